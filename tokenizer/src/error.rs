@@ -158,8 +158,8 @@ pub enum Error {
     },
     /// A malformed JSON line.
     #[error(
-        "{} line {line}: {reason}. Each line is a JSON object with `text`, `messages`, `conversations`, or `prompt` \
-         and `completion`",
+        "{} line {line}: {reason}. A record is a JSON object with `text`, `messages`, `conversations`, `prompt` and \
+         `completion`, or `instruction` and `output`",
         path.display()
     )]
     Line {
@@ -167,6 +167,16 @@ pub enum Error {
         path: PathBuf,
         /// From 1.
         line: u64,
+        /// The reason.
+        reason: String,
+    },
+    /// A malformed row of a Parquet file.
+    #[error("{} row {row}: {reason}", path.display())]
+    Row {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        row: u64,
         /// The reason.
         reason: String,
     },
@@ -178,14 +188,15 @@ pub enum Error {
         /// Reason and remedy.
         reason: String,
     },
-    /// A JSON array instead of lines.
-    #[error(
-        "{} is a JSON array of records; expected one record per line. Convert it with `jq -c '.[]' FILE > FILE.jsonl`",
-        path.display()
-    )]
+    /// A damaged JSON array of records.
+    #[error("{} line {line}: {reason}; expected an array of objects, `[{{…}}, {{…}}]`", path.display())]
     JsonArray {
         /// The file.
         path: PathBuf,
+        /// From 1.
+        line: u64,
+        /// The reason.
+        reason: String,
     },
     /// Too many unusable records.
     #[error(
@@ -307,7 +318,7 @@ impl Error {
     /// Whether it concerns one record: reading can continue.
     pub fn is_bad_record(&self) -> bool {
         match self {
-            Self::Line { .. } => true,
+            Self::Line { .. } | Self::Row { .. } => true,
             Self::Document { problem, .. } => {
                 matches!(**problem, Self::Chat(ref chat) if chat.is_about_messages())
             }

@@ -50,10 +50,10 @@ mod lock;
 mod permutation;
 mod regular;
 
-pub use chat::{ChatIds, ChatProblem, Message, Role, dialogues};
+pub use chat::{ChatFormat, ChatIds, ChatProblem, Message, Role, UnknownFormat, dialogues};
 pub use data::{
     Align, BadRecords, Body, Compression, Corpus, CorpusFile, Cursor, Format, Input, MANIFEST, Manifest,
-    MaskEntry, OnBadRecord, Outcome, Part, Preparation, Progress, ShardEntry, ShardFormat, ShardProblem,
+    OnBadRecord, Outcome, Part, Preparation, Progress, ShardEntry, ShardFormat, ShardProblem, SideEntry,
     Split, SplitEntry, SplitRule, Targets, TokenDataset, TokenizerEntry, Window, WindowPlan,
 };
 pub use encode::{BpeTraining, CHAT_SPECIALS, DecodeStream, Pattern, SpecialToken, SpecialTokens, Tokenizer};

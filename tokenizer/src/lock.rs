@@ -9,7 +9,8 @@ use crate::error::Error;
 
 /// Locks `path` until the file is dropped. If another program holds it, fails with [`Error::Occupied`] and `reason`.
 pub(crate) fn exclusive(path: &Path, reason: &str) -> Result<File, Error> {
-    let lock = File::create(path).map_err(Error::write(path))?;
+    let lock = File::options().write(true).create(true).truncate(false).open(path);
+    let lock = lock.map_err(Error::write(path))?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => {

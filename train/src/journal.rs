@@ -39,7 +39,7 @@ impl Journal {
             if path.exists() {
                 durable::write_with(&path, |shortened| {
                     let mut out = BufWriter::new(File::create(shortened)?);
-                    for line in BufReader::new(File::open(&path)?).split(b'\n') {
+                    for line in BufReader::new(durable::regular::open(&path)?).split(b'\n') {
                         let line = line?;
                         let record = serde_json::from_slice::<Value>(&line).unwrap_or_default();
                         if record["step"].as_u64().is_some_and(|step| step <= kept) {

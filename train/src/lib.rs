@@ -3,6 +3,7 @@
 //! Both are compiled here for every runtime, so callers need not compile Burn.
 
 pub mod answering;
+mod choices;
 mod command_line;
 mod data;
 mod exit;

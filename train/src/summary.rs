@@ -231,8 +231,10 @@ impl fmt::Display for Summary {
     }
 }
 
+const MAX_BYTES: u64 = 4 << 20;
+
 pub(crate) fn finished_summary(run: &Path, steps: u64) -> Option<String> {
-    let text = fs::read_to_string(run.join(SUMMARY)).ok()?;
+    let text = durable::regular::read_text(&run.join(SUMMARY), MAX_BYTES).ok()?;
     let saved: serde_json::Value = serde_json::from_str(&text).ok()?;
     (saved["outcome"] == Ending::Done.name() && saved["steps"] == steps).then_some(text)
 }

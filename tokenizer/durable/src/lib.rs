@@ -55,6 +55,11 @@ impl Aside {
         fill: impl FnOnce(&Path) -> Result<(), E>,
     ) -> Result<Self, E> {
         let written = Self::new(path);
+        // A link of this name would lead elsewhere.
+        match fs::remove_file(&written.aside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
         fill(&written.aside)?;
         Ok(written.synced()?)
     }
@@ -152,6 +157,18 @@ mod tests {
         fs::write(aside(&taken), b"words").expect("written");
         complete(&taken).expect_err("the name is taken");
         assert!(taken.join("below").is_dir() && !aside(&taken).exists());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_under_the_partial_name_is_not_followed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, target) = (folder.path().join("file"), folder.path().join("target"));
+        fs::write(&target, b"mine").expect("written");
+        std::os::unix::fs::symlink(&target, aside(&path)).expect("linked");
+        write(&path, b"words").expect("written");
+        assert_eq!(fs::read(&target).expect("there"), b"mine");
+        assert_eq!(fs::read(&path).expect("there"), b"words");
     }
 
     #[test]

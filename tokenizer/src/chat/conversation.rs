@@ -24,6 +24,8 @@ pub struct ChatIds {
     pub ids: Vec<u32>,
     /// Whether each id is trained: the assistant's text and the control token that ends it.
     pub trained: Vec<bool>,
+    /// Places in `ids` where questions after the first begin.
+    pub questions: Vec<usize>,
 }
 
 fn check_turns(messages: &[Message]) -> Result<(), ChatProblem> {
@@ -70,16 +72,23 @@ impl Tokenizer {
         let mut turns =
             TurnEncoder { tokenizer: self, text: String::new(), trained: false, out: ChatIds::default() };
         let mut ends_assistant = false;
+        let mut question = None;
         for part in parts(&rendered, messages.len())? {
             match part {
                 Part::Content(at) => {
                     let Message { role, content } = &messages[at];
                     let assistant = *role == Role::Assistant;
-                    let trims = template.published().is_some_and(|format| format.trims(*role));
-                    turns.text(if trims { content.trim() } else { content }, assistant)?;
+                    let format = template.published();
+                    let content = format.map_or(content.as_str(), |format| format.trimmed(*role, content));
+                    turns.text(content, assistant)?;
                     ends_assistant = assistant;
+                    turns.out.questions.extend(question.take().filter(|_| *role == Role::User));
                 }
-                Part::Template(text) => turns.template(text, self.specials(), &mut ends_assistant)?,
+                Part::Template(text) => {
+                    let follows = ends_assistant;
+                    question =
+                        turns.template(text, self.specials(), &mut ends_assistant)?.filter(|_| follows);
+                }
             }
         }
         turns.flush()?;
@@ -96,18 +105,29 @@ struct TurnEncoder<'t> {
 }
 
 impl TurnEncoder<'_> {
-    fn template(&mut self, text: &str, specials: &SpecialTokens, ends: &mut bool) -> Result<(), Error> {
+    /// Returns where the next turn begins: at the second control token, as the first ends a turn, or after the only one.
+    fn template(
+        &mut self,
+        text: &str,
+        specials: &SpecialTokens,
+        ends: &mut bool,
+    ) -> Result<Option<usize>, Error> {
+        let (mut begins, mut seen) = (None, 0);
         for segment in specials.segments(text) {
             match segment {
                 Segment::Text(text) => self.text(text, false)?,
                 Segment::Special(id) => {
                     self.flush()?;
+                    seen += 1;
+                    if seen <= 2 {
+                        begins = Some(self.out.ids.len() + usize::from(seen == 1));
+                    }
                     self.out.ids.push(id);
                     self.out.trained.push(std::mem::take(ends));
                 }
             }
         }
-        Ok(())
+        Ok(begins)
     }
 
     fn text(&mut self, text: &str, trained: bool) -> Result<(), Error> {

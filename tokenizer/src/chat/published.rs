@@ -10,6 +10,12 @@ const LLAMA_DATES: &str = "Cutting Knowledge Date: December 2023\nToday Date: 26
 /// How Qwen3 writes no reasoning.
 const NO_THOUGHTS: &str = "<think>\n\n</think>\n\n";
 
+/// How `SmolLM3` writes none.
+const NO_THOUGHT: &str = "<think>\n\n</think>\n";
+/// Without a clock: the day of its release.
+const SMOLLM3_HEAD: &str = "## Metadata\n\nKnowledge Cutoff Date: June 2025\nToday Date: 08 July 2025\nReasoning Mode: \
+                            /no_think\n\n## Custom Instructions\n\n";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     /// Qwen, `SmolLM2` and others.
@@ -20,7 +26,12 @@ enum Family {
     Gemma,
     /// Nemo and later.
     Mistral,
+    /// 7B 0.1 and 0.2.
+    MistralV1,
+    /// 7B 0.3.
+    MistralV3,
     Llama2,
+    SmolLm3,
 }
 
 /// A format and its template's settings.
@@ -40,15 +51,22 @@ pub(crate) struct PublishedFormat {
 impl PublishedFormat {
     /// The format that the template `source` writes.
     pub(crate) fn recognised(source: &str) -> Option<Self> {
-        let has = |marks: &[&str]| marks.iter().all(|mark| source.contains(mark));
+        let quoted = source.replace('\'', "\"");
+        let has = |marks: &[&str]| marks.iter().all(|mark| quoted.contains(mark));
         let family = if has(&["<|im_start|>", "<|im_end|>"]) && is_plain_chatml(source) {
             Family::ChatMl
+        } else if has(&["<|im_start|>", "<|im_end|>", "## Metadata", "Reasoning Mode: "]) {
+            Family::SmolLm3
         } else if has(&["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]) {
             Family::Llama3
         } else if has(&["<start_of_turn>", "<end_of_turn>", "model"]) {
             Family::Gemma
         } else if has(&["[INST]\" +", "+ \"[/INST]\"", "eos_token"]) {
             Family::Mistral
+        } else if has(&["\" [INST] \" +", "+ \" [/INST]\"", "eos_token"]) {
+            Family::MistralV1
+        } else if has(&["\"[INST] \" +", "+ \"[/INST]\"", "eos_token"]) {
+            Family::MistralV3
         } else if has(&["[INST] ", " [/INST]", "<<SYS>>"]) {
             Family::Llama2
         } else {
@@ -57,29 +75,45 @@ impl PublishedFormat {
 
         Some(Self {
             family,
-            opens: family != Family::ChatMl || has(&["bos_token"]),
+            opens: !matches!(family, Family::ChatMl | Family::SmolLm3) || has(&["bos_token"]),
             default_system: (family == Family::ChatMl).then(|| default_system(source)).flatten(),
             thinks: family == Family::ChatMl && has(&["<think>", "enable_thinking"]),
             is_dated: has(&["Cutting Knowledge Date: December 2023"]),
         })
     }
 
-    /// Whether the template removes blanks around messages of `role`.
-    pub(crate) fn trims(&self, role: Role) -> bool {
+    /// In messages to users.
+    pub(crate) fn name(&self) -> &'static str {
         match self.family {
-            Family::ChatMl | Family::Mistral => false,
-            Family::Llama3 | Family::Llama2 => true,
-            Family::Gemma => role != Role::System,
+            Family::ChatMl => "ChatML",
+            Family::Llama3 => "Llama 3",
+            Family::Gemma => "Gemma",
+            Family::Mistral => "Mistral since Nemo",
+            Family::MistralV1 => "Mistral 7B 0.1 and 0.2",
+            Family::MistralV3 => "Mistral 7B 0.3",
+            Family::Llama2 => "Llama 2",
+            Family::SmolLm3 => "SmolLM3",
+        }
+    }
+
+    /// The message without the blanks that the template removes.
+    pub(crate) fn trimmed<'m>(&self, role: Role, text: &'m str) -> &'m str {
+        match (self.family, role) {
+            (Family::Llama3 | Family::Llama2, _) | (Family::MistralV3, Role::Assistant) => text.trim(),
+            (Family::Gemma, Role::User | Role::Assistant) => text.trim(),
+            (Family::SmolLm3, Role::System) => text.trim_end(),
+            (Family::SmolLm3, Role::Assistant) => text.trim_start_matches('\n'),
+            _ => text,
         }
     }
 
     /// Control token that ends an answer, if another than a text's.
     pub(crate) fn ends_answers(&self) -> Option<&'static str> {
         match self.family {
-            Family::ChatMl => Some("<|im_end|>"),
+            Family::ChatMl | Family::SmolLm3 => Some("<|im_end|>"),
             Family::Llama3 => Some("<|eot_id|>"),
             Family::Gemma => Some("<end_of_turn>"),
-            Family::Mistral | Family::Llama2 => None,
+            Family::Mistral | Family::MistralV1 | Family::MistralV3 | Family::Llama2 => None,
         }
     }
 
@@ -100,7 +134,10 @@ impl PublishedFormat {
                 (Family::ChatMl, Role::Assistant) if self.thinks && is_last => {
                     format!("<|im_start|>assistant\n{NO_THOUGHTS}{text}<|im_end|>\n")
                 }
-                (Family::ChatMl, _) => format!("<|im_start|>{role}\n{text}<|im_end|>\n"),
+                (Family::SmolLm3, Role::Assistant) => {
+                    format!("<|im_start|>assistant\n{NO_THOUGHT}{text}<|im_end|>\n")
+                }
+                (Family::ChatMl | Family::SmolLm3, _) => format!("<|im_start|>{role}\n{text}<|im_end|>\n"),
                 (Family::Llama3, _) => {
                     format!("<|start_header_id|>{role}<|end_header_id|>\n\n{text}<|eot_id|>")
                 }
@@ -108,6 +145,9 @@ impl PublishedFormat {
                 (Family::Gemma, _) => format!("<start_of_turn>user\n{before}{text}<end_of_turn>\n"),
                 (Family::Mistral, Role::Assistant) => format!("{text}{eos}"),
                 (Family::Mistral, _) => format!("[INST]{before}{text}[/INST]"),
+                (Family::MistralV1 | Family::MistralV3, Role::Assistant) => format!(" {text}{eos}"),
+                (Family::MistralV1, _) => format!(" [INST] {before}{text} [/INST]"),
+                (Family::MistralV3, _) => format!("[INST] {before}{text}[/INST]"),
                 (Family::Llama2, Role::Assistant) => format!(" {text} {eos}"),
                 (Family::Llama2, _) => {
                     let opening = if at == 0 { "" } else { bos };
@@ -131,6 +171,12 @@ impl PublishedFormat {
                 let text = text.unwrap_or_default();
                 format!("<|start_header_id|>system<|end_header_id|>\n\n{dates}{text}<|eot_id|>")
             }
+            (Family::SmolLm3, text) => {
+                let text =
+                    text.unwrap_or("You are a helpful AI assistant named SmolLM, trained by Hugging Face.");
+                // The template ends this turn only after tools.
+                format!("<|im_start|>system\n{SMOLLM3_HEAD}{text}\n\n")
+            }
             _ => String::new(),
         }
     }
@@ -139,7 +185,8 @@ impl PublishedFormat {
     fn system_within(&self, system: Option<&str>, is_first: bool, is_last: bool) -> String {
         match (self.family, system) {
             (Family::Gemma, Some(text)) if is_first => format!("{text}\n\n"),
-            (Family::Mistral, Some(text)) if is_last => format!("{text}\n\n"),
+            (Family::MistralV1, Some(text)) if is_first => format!("{text}\n\n"),
+            (Family::Mistral | Family::MistralV3, Some(text)) if is_last => format!("{text}\n\n"),
             (Family::Llama2, Some(text)) if is_first => format!("<<SYS>>\n{text}\n<</SYS>>\n\n"),
             _ => String::new(),
         }
@@ -151,12 +198,13 @@ impl PublishedFormat {
             Family::ChatMl => "<|im_start|>assistant\n".to_owned(),
             Family::Llama3 => "<|start_header_id|>assistant<|end_header_id|>\n\n".to_owned(),
             Family::Gemma => "<start_of_turn>model\n".to_owned(),
-            Family::Mistral | Family::Llama2 => String::new(),
+            Family::SmolLm3 => format!("<|im_start|>assistant\n{NO_THOUGHT}"),
+            Family::Mistral | Family::MistralV1 | Family::MistralV3 | Family::Llama2 => String::new(),
         }
     }
 }
 
-/// Phi-4 adds `<|im_sep|>`, and `SmolLM3` more.
+/// Phi-4 adds `<|im_sep|>`, and `SmolLM3` a head.
 fn is_plain_chatml(source: &str) -> bool {
     let mut marks = source.split("<|im_").skip(1);
     marks.all(|mark| mark.starts_with("start|>") || mark.starts_with("end|>"))
@@ -182,9 +230,7 @@ mod tests {
 
     fn rendered(source: &str, prompt: bool) -> String {
         let format = PublishedFormat::recognised(source).expect("a known format");
-        let message = |role: Role, text: &str| {
-            (role, if format.trims(role) { text.trim().to_owned() } else { text.to_owned() })
-        };
+        let message = |role: Role, text: &str| (role, format.trimmed(role, text).to_owned());
         let system = message(Role::System, " Be brief. ");
         let turns = [
             message(Role::User, "Hi "),
@@ -274,11 +320,42 @@ mod tests {
     }
 
     #[test]
+    fn older_mistrals_write_blanks_around_their_marks() {
+        let source = "' [INST] ' + system_message + ' [/INST]' eos_token";
+        assert_eq!(
+            rendered(source, true),
+            "<s> [INST]  Be brief. \n\nHi  [/INST]  Hello.</s> [INST]  And?  [/INST]"
+        );
+        let source = "\"[INST] \" + system_message + \"[/INST]\" message[\"content\"]|trim + eos_token";
+        assert_eq!(
+            rendered(source, true),
+            "<s>[INST] Hi [/INST] Hello.</s>[INST]  Be brief. \n\n And? [/INST]"
+        );
+    }
+
+    #[test]
+    fn smollm3_opens_with_its_head_and_answers_without_a_thought() {
+        let source = "<|im_start|> ## Metadata Reasoning Mode: <|im_end|>";
+        assert_eq!(
+            rendered(source, true),
+            format!(
+                "<|im_start|>system\n{SMOLLM3_HEAD} Be brief.\n\n<|im_start|>user\nHi <|im_end|>\n\
+                 <|im_start|>assistant\n<think>\n\n</think>\n Hello.<|im_end|>\n<|im_start|>user\n And? <|im_end|>\n\
+                 <|im_start|>assistant\n<think>\n\n</think>\n"
+            )
+        );
+        assert!(
+            rendered(source, false).contains("named SmolLM, trained by Hugging Face.\n\n<|im_start|>user")
+        );
+    }
+
+    #[test]
     fn other_templates_are_not_recognised() {
         for source in [
             "{% set x = 1 %}",
             "<|user|> <|assistant|>",
             "<|im_start|> <|im_end|> ## Metadata",
+            "'[INST] ' + m + ' [/INST]' eos_token",
             "<|im_start|><|im_sep|><|im_end|>",
         ] {
             assert_eq!(PublishedFormat::recognised(source), None, "{source}");

@@ -25,8 +25,9 @@ pub(crate) struct ChatTemplate {
     source: String,
     bos: String,
     eos: String,
-    /// For a template that cannot be run.
-    published: Option<PublishedFormat>,
+    /// The published format, if recognised.
+    format: Option<PublishedFormat>,
+    runs: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -37,16 +38,20 @@ pub(super) enum Part<'r> {
 
 impl ChatTemplate {
     pub(crate) fn new(source: String, bos: String, eos: String) -> Self {
-        let mut template = Self { published: None, source, bos, eos };
+        let format = PublishedFormat::recognised(&source);
+        let mut template = Self { source, bos, eos, format, runs: true };
         let probe = [Message::new(Role::User, ""), Message::new(Role::Assistant, "")];
-        if template.render(&probe, true).is_err() {
-            template.published = PublishedFormat::recognised(&template.source);
-        }
+        template.runs = template.render(&probe, true).is_ok();
         template
     }
 
+    pub(crate) fn format(&self) -> Option<&PublishedFormat> {
+        self.format.as_ref()
+    }
+
+    /// The format, for a template that cannot be run.
     pub(crate) fn published(&self) -> Option<&PublishedFormat> {
-        self.published.as_ref()
+        self.format.as_ref().filter(|_| !self.runs)
     }
 
     /// Checks the source text, where quotes cannot hide a statement. So it refuses quoted `{%` or `*`.
@@ -78,7 +83,7 @@ impl ChatTemplate {
         add_generation_prompt: bool,
     ) -> Result<String, ChatProblem> {
         let placed = |at: usize| format!("{OPEN}{at}{CLOSE}");
-        if let Some(format) = &self.published {
+        if let Some(format) = self.published() {
             let numbered = messages.iter().enumerate();
             let messages: Vec<_> = numbered.map(|(at, message)| (message.role, placed(at))).collect();
             return Ok(format.render(&messages, &self.bos, &self.eos, add_generation_prompt));

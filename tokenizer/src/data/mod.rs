@@ -9,5 +9,5 @@ pub use corpus::{Body, Compression, Corpus, CorpusFile, Format, Part};
 pub use dataset::{Align, Cursor, ShardFormat, Split, Targets, TokenDataset, Window, WindowPlan};
 pub use prepare::{BadRecords, OnBadRecord, Outcome, Preparation, Progress};
 pub use shard::{
-    Input, MANIFEST, Manifest, MaskEntry, ShardEntry, ShardProblem, SplitEntry, SplitRule, TokenizerEntry,
+    Input, MANIFEST, Manifest, ShardEntry, ShardProblem, SideEntry, SplitEntry, SplitRule, TokenizerEntry,
 };

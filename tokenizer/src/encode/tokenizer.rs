@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use serde_json::json;
 
 use crate::{
-    chat::{published::PublishedFormat, template::ChatTemplate},
+    chat::{format::ChatFormat, template::ChatTemplate},
     encode::{
         alphabet,
         kind::Kind,
@@ -16,7 +16,7 @@ use crate::{
     error::Error,
     fingerprint::Fingerprint,
     format::{
-        config::Config,
+        config::{Config, Template},
         definition::{AddedToken, Definition, Model, SpelledMerge, Vocabulary},
         limits,
         problem::Problem,
@@ -106,20 +106,53 @@ impl Tokenizer {
         Ok(Self { kind, specials, size, bos, eos, json, fingerprint, config, chat })
     }
 
-    /// Without a template, adds one and, after the last id, missing control tokens.
+    /// Without a template, adds that of the chat format whose control tokens it knows; else our own and, after the
+    /// last id, missing control tokens.
     pub fn with_chat(self) -> Result<Self, Problem> {
         if self.chat.is_some() {
             return Ok(self);
         }
-        let mut definition = self.definition();
-        let lacking: Vec<_> =
-            CHAT_SPECIALS.into_iter().filter(|text| self.specials.id(text).is_none()).collect();
-        let added = SpecialTokens::after(self.size, &lacking);
-        definition.added_tokens.extend(added.iter().map(AddedToken::from));
-        let json = definition.to_json();
-        let definition = Definition::parse(&json)?;
+        if let Some(format) = ChatFormat::known_to(&self.specials) {
+            return self.with_format(format);
+        }
+        let (definition, json) = self.with_controls(&CHAT_SPECIALS)?;
         let config = Config::for_specials(&SpecialTokens::from(&definition));
         Self::new(&definition, json, config)
+    }
+
+    /// Replaces the chat template; missing control tokens follow the last id.
+    pub fn with_format(self, format: ChatFormat) -> Result<Self, Problem> {
+        let (definition, json) = self.with_controls(format.controls())?;
+        let mut config = self.config;
+        config.chat_template = Some(Template::One(format.template()));
+        Self::new(&definition, json, config)
+    }
+
+    /// Makes `texts` control tokens. Known tokens keep their ids.
+    fn with_controls(&self, texts: &[&str]) -> Result<(Definition, Vec<u8>), Problem> {
+        let lacking: Vec<_> = texts.iter().copied().filter(|text| self.specials.id(text).is_none()).collect();
+        if lacking.is_empty() {
+            return Ok((self.definition(), self.json.clone()));
+        }
+        let mut definition = self.definition();
+        let mut next = self.size;
+        for text in lacking {
+            if let Some(token) = definition.added_tokens.iter_mut().find(|token| token.content == text) {
+                token.special = true;
+                continue;
+            }
+            let known = definition.model.vocab.0.iter().find(|(token, _)| token == text).map(|(_, id)| *id);
+            let id = known.unwrap_or(next);
+            next += u32::from(known.is_none());
+            definition.added_tokens.push(AddedToken::from(&SpecialToken { text: text.to_owned(), id }));
+        }
+        let json = definition.to_json();
+        Ok((Definition::parse(&json)?, json))
+    }
+
+    /// Name of the chat format, if recognised.
+    pub fn chat_format(&self) -> Option<&'static str> {
+        Some(self.chat.as_ref()?.format()?.name())
     }
 
     pub(crate) fn definition(&self) -> Definition {
@@ -150,12 +183,26 @@ impl Tokenizer {
         self.eos
     }
 
+    /// Closes documents of text. `None` where [`bos`](Self::bos) does, by opening the next, or where the vocabulary has
+    /// only ends of answers.
+    pub fn end_of_text(&self) -> Option<u32> {
+        let ends = self.answers_end();
+        let closes = |id: &u32| {
+            Some(*id) != self.bos && Some(*id) != ends && self.specials.text(*id) != Some("<|assistant_end|>")
+        };
+        self.eos.filter(closes)
+    }
+
+    /// The chat format's end of an answer.
+    fn answers_end(&self) -> Option<u32> {
+        let format = self.chat.as_ref().and_then(ChatTemplate::format)?;
+        format.ends_answers().and_then(|text| self.specials.id(text))
+    }
+
     /// Ends of an answer, without repeats: the chat format's, the text's, and the token that opens a text.
     pub fn ends_of_answers(&self) -> Vec<u32> {
-        let published = self.chat.as_ref().and_then(ChatTemplate::published);
-        let own = published.and_then(PublishedFormat::ends_answers).and_then(|text| self.specials.id(text));
         let mut ends = Vec::new();
-        for id in [own, self.eos, self.bos].into_iter().flatten() {
+        for id in [self.answers_end(), self.eos, self.bos].into_iter().flatten() {
             if !ends.contains(&id) {
                 ends.push(id);
             }

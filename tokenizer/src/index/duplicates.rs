@@ -30,6 +30,8 @@ pub struct Duplicates {
 struct Tokens<R> {
     read: R,
     count: u64,
+    /// Beginnings of documents; without them, `bos` opens each.
+    starts: Option<Vec<u64>>,
     bos: Option<u32>,
 }
 
@@ -52,7 +54,8 @@ impl Corpora {
         let unless_stopped = || if stop.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) };
         let own = self.own_index(dataset)?;
         let read = |range| unless_stopped().and_then(|()| dataset.read(range));
-        let split = Tokens { read, count: dataset.tokens(), bos: dataset.bos() };
+        let starts = dataset.document_starts();
+        let split = Tokens { read, count: dataset.tokens(), starts, bos: dataset.bos() };
 
         let hashes = ahash::RandomState::new();
         let mut classes: HashMap<u64, Vec<EqualDocuments>> = HashMap::new();
@@ -74,7 +77,8 @@ impl Corpora {
         for number in 0..indexed {
             let text = self.indexes()[number].text();
             let read = |range| unless_stopped().and_then(|()| self.read(number, range));
-            let text = Tokens { read, count: text.tokens(), bos: text.bos() };
+            let starts = text.document_starts();
+            let text = Tokens { read, count: text.tokens(), starts, bos: text.bos() };
             text.documents(&hashes, |document, hash| {
                 for class in classes.get_mut(&hash).into_iter().flatten().filter(|class| !class.is_indexed) {
                     if same(&split, &class.first, &text, &document)? {
@@ -125,9 +129,14 @@ impl<R: Fn(Range<u64>) -> Result<Vec<u32>, Error>> Tokens<R> {
     ) -> Result<(), Error> {
         let mut start = 0;
         let mut hasher = hashes.build_hasher();
+        let mut starts = self.starts.as_deref().map(|starts| starts.iter().copied().peekable());
         for from in (0..self.count).step_by(STRIDE as usize) {
             for (at, id) in (from..).zip((self.read)(from..(from + STRIDE).min(self.count))?) {
-                if Some(id) == self.bos && at > start {
+                let begins = match &mut starts {
+                    Some(starts) => starts.next_if(|start| *start <= at).is_some(),
+                    None => Some(id) == self.bos,
+                };
+                if begins && at > start {
                     take(start..at, hasher.finish())?;
                     start = at;
                     hasher = hashes.build_hasher();

@@ -8,7 +8,7 @@ use std::{
 use crate::{
     data::{
         dataset::Split,
-        shard::{MANIFEST, Manifest, ShardMap, ShardProblem, read_across},
+        shard::{MANIFEST, Manifest, ShardMap, ShardProblem, Starts, read_across},
     },
     error::Error,
 };
@@ -21,6 +21,7 @@ pub(crate) struct Text {
     starts: Vec<u64>,
     tokens: u64,
     bos: Option<u32>,
+    documents: Option<Vec<u64>>,
 }
 
 /// Tokens that end at a position, backwards to the opening token, at most [`LONGEST`]. Compared from the last token.
@@ -41,7 +42,15 @@ impl Text {
         let shards = entries.iter().map(open).collect::<Result<Vec<_>, Error>>()?;
         let mut tokens = 0;
         let mut starts = Vec::with_capacity(shards.len());
-        for shard in &shards {
+        let mut documents = Some(Vec::new());
+        for (shard, entry) in shards.iter().zip(entries) {
+            match (&mut documents, &entry.starts) {
+                (Some(documents), Some(file)) => {
+                    let begins = Starts::open(set, file, shard)?;
+                    documents.extend(begins.documents().map(|start| tokens + start));
+                }
+                _ => documents = None,
+            }
             starts.push(tokens);
             tokens += shard.tokens();
         }
@@ -49,7 +58,7 @@ impl Text {
         if expected != tokens {
             return Err(Error::shard(set.join(MANIFEST), ShardProblem::Tokens { expected, found: tokens }));
         }
-        Ok((Self { shards, starts, tokens, bos: manifest.tokenizer.bos }, manifest))
+        Ok((Self { shards, starts, tokens, bos: manifest.tokenizer.bos, documents }, manifest))
     }
 
     pub(crate) fn tokens(&self) -> u64 {
@@ -58,6 +67,11 @@ impl Text {
 
     pub(crate) fn bos(&self) -> Option<u32> {
         self.bos
+    }
+
+    /// `None` where only [`bos`](Self::bos) shows them.
+    pub(crate) fn document_starts(&self) -> Option<Vec<u64>> {
+        self.documents.clone()
     }
 
     /// May be beyond the vocabulary.

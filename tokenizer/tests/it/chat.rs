@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use tokenizer::{BpeTraining, CHAT_SPECIALS, ChatIds, ChatProblem, Error, Message, Role, Tokenizer, limits};
+use tokenizer::{
+    BpeTraining, CHAT_SPECIALS, ChatFormat, ChatIds, ChatProblem, Error, Message, Role, Tokenizer, limits,
+};
 
 use crate::fixtures::{SMALL, corpus_lines, goldens, small_training};
 
@@ -240,6 +242,77 @@ fn fields_of_other_programs_survive_loading_and_saving() {
     chatml(&[("tokenizer_config.json", own.to_string())]).save(folder.path()).expect("saving");
     let saved = fs::read(folder.path().join("tokenizer_config.json")).expect("saved");
     assert_eq!(serde_json::from_slice::<serde_json::Value>(&saved).expect("JSON"), own);
+}
+
+#[test]
+fn known_control_tokens_are_never_added_twice() {
+    // Known, but not marked as control tokens.
+    let folder = tempfile::tempdir().expect("a folder");
+    Tokenizer::bytes(&["<|bos|>", "<|user_end|>"]).save(folder.path()).expect("saving");
+    let path = folder.path().join("tokenizer.json");
+    let json = fs::read_to_string(&path).expect("reading").replace("\"special\": true", "\"special\": false");
+    fs::write(&path, json).expect("writing");
+    fs::remove_file(folder.path().join("tokenizer_config.json")).expect("removing");
+    let tokenizer = Tokenizer::load(folder.path()).expect("it loads").with_chat().expect("it takes more");
+    assert_eq!(tokenizer.vocab_size(), 256 + 5);
+    assert_eq!(["<|bos|>", "<|user_end|>"].map(|text| tokenizer.specials().id(text)), [Some(256), Some(257)]);
+
+    // Those of a published format, without its template.
+    for (controls, format) in [
+        (&["<|endoftext|>", "<|im_start|>", "<|im_end|>"][..], "ChatML"),
+        (&["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], "Llama 3"),
+        (&["<start_of_turn>", "<end_of_turn>"], "Gemma"),
+    ] {
+        let tokenizer = Tokenizer::bytes(controls).with_chat().expect("nothing to add");
+        assert_eq!(tokenizer.vocab_size(), 256 + controls.len() as u32);
+        assert_eq!(tokenizer.chat_format(), Some(format));
+        let chat = tokenizer.encode_chat(&[user("x"), assistant("y")]).expect("it encodes");
+        let end = tokenizer.specials().id(controls[controls.len() - 1]);
+        assert_eq!(trained(&chat), [u32::from(b'y'), end.expect("known")]);
+        assert_eq!(tokenizer.ends_of_answers().first(), end.as_ref());
+    }
+}
+
+#[test]
+fn each_format_can_be_forced_by_name() {
+    let conversation = [system("S"), user("a"), assistant("b"), user("c"), assistant("d")];
+    for (name, expected) in [
+        (
+            "chatml",
+            "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n\
+                    <|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\nd<|im_end|>\n",
+        ),
+        ("llama2", "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\na [/INST] b </s><s>[INST] c [/INST] d </s>"),
+        (
+            "llama3",
+            "<s><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\
+                    \n\na<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nb<|eot_id|><|start_header_id|>user\
+                    <|end_header_id|>\n\nc<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nd<|eot_id|>",
+        ),
+        (
+            "gemma",
+            "<s><start_of_turn>user\nS\n\na<end_of_turn>\n<start_of_turn>model\nb<end_of_turn>\n<start_of_turn>user\
+                   \nc<end_of_turn>\n<start_of_turn>model\nd<end_of_turn>\n",
+        ),
+        ("mistral", "<s>[INST]a[/INST]b</s>[INST]S\n\nc[/INST]d</s>"),
+        ("mistral-v1", "<s> [INST] S\n\na [/INST] b</s> [INST] c [/INST] d</s>"),
+        ("mistral-v3", "<s>[INST] a[/INST] b</s>[INST] S\n\nc[/INST] d</s>"),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        Tokenizer::bytes(&["<s>", "</s>"]).save(folder.path()).expect("saving");
+        let config =
+            r#"{"bos_token": "<s>", "eos_token": "</s>", "chat_template": "{{ messages[0].content }}"}"#;
+        fs::write(folder.path().join("tokenizer_config.json"), config).expect("writing");
+        let format: ChatFormat = name.parse().expect("a known name");
+        let tokenizer =
+            Tokenizer::load(folder.path()).expect("it loads").with_format(format).expect("it takes it");
+        assert_eq!(
+            shown(&tokenizer, &tokenizer.encode_chat(&conversation).expect("it encodes").ids),
+            expected
+        );
+        assert!(tokenizer.chat_format().is_some(), "{name} is recognised");
+    }
+    assert!("qwen".parse::<ChatFormat>().is_err());
 }
 
 #[test]

@@ -138,7 +138,7 @@ fn hostile_json_lines_are_errors_with_their_line() {
         "{\"text\": 3}",
         "{\"text\": \"\\ud800\"}",
         "{}",
-        "{\"text\": \"a\", \"messages\": []}",
+        "{\"text\": \"a\", \"prompt\": \"b\"}",
         "\u{0}",
         deep.as_str(),
     ] {

@@ -10,7 +10,6 @@ mod goldens;
 mod gpt2;
 mod hostile;
 mod index;
-#[cfg(feature = "parquet")]
 mod parquet_text;
 mod prepare;
 mod records;

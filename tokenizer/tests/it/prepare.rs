@@ -65,6 +65,35 @@ fn two_documents_are_enough_for_both_splits() {
 }
 
 #[test]
+fn documents_end_with_the_closing_token_where_it_is_not_the_opening_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let input = folder.path().join("in.jsonl");
+    fs::write(&input, "{\"text\": \"ab\"}\n{\"text\": \"c\"}\n").expect("writing");
+    let tokenizer = |bos: &str, eos: &str| {
+        let home = folder.path().join(format!("tokenizer-{bos}{eos}"));
+        Tokenizer::bytes(&["<s>", "</s>", "<|assistant_end|>"]).save(&home).expect("saving works");
+        let config = format!("{{\"bos_token\": \"{bos}\", \"eos_token\": \"{eos}\"}}");
+        fs::write(home.join("tokenizer_config.json"), config).expect("writing");
+        Tokenizer::load(&home).expect("it loads")
+    };
+    let [a, b, c] = [b'a', b'b', b'c'].map(u32::from);
+    let (bos, eos) = (256, 257);
+    for (case, (opening, closing, expected)) in [
+        ("<s>", "</s>", vec![bos, a, b, eos, bos, c, eos]),
+        ("<s>", "<s>", vec![bos, a, b, bos, c]),
+        ("<s>", "<|assistant_end|>", vec![bos, a, b, bos, c]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let out = folder.path().join(format!("set-{case}"));
+        let manifest = written(&preparation(&input, &out, by_document(0.0)), &tokenizer(opening, closing));
+        assert_eq!(tokens(&out, "train", 2), expected);
+        assert_eq!(manifest.train.tokens, expected.len() as u64);
+    }
+}
+
+#[test]
 fn copies_of_a_document_stay_in_one_split() {
     let folder = tempfile::tempdir().expect("a folder");
     let (input, out) = (folder.path().join("in.jsonl"), folder.path().join("set"));

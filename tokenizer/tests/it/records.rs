@@ -127,11 +127,91 @@ fn a_set_with_skipped_records_is_refused_if_bad_records_fail() {
 }
 
 #[test]
-fn an_array_of_records_is_refused_with_the_way_to_convert_it() {
+fn an_array_of_records_is_read_like_lines() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("sharegpt.json");
-    fs::write(&path, format!("[\n  {SHAREGPT},\n  {SHAREGPT}\n]")).expect("writing");
-    assert!(matches!(Corpus::find(&[path], false), Err(Error::JsonArray { .. })));
+    let odd =
+        r#"{"messages": [{"role": "user", "content": "} ] \" {"}, {"role": "assistant", "content": "\\"}]}"#;
+    fs::write(&path, format!("\u{feff}[\n  {SHAREGPT},\n  {odd},\n{{\n\"id\": 1}}, {SHAREGPT}\n]"))
+        .expect("writing");
+    let bodies = bodies(&path);
+    let [Ok(first), Ok(Body::Chat(second)), Err(third), Ok(fourth)] = &bodies[..] else {
+        panic!("{bodies:?}")
+    };
+    assert_eq!(first, fourth);
+    assert_eq!((second[0].content.as_str(), second[1].content.as_str()), ("} ] \" {", "\\"));
+    assert!(
+        third.is_bad_record() && third.to_string().contains("sharegpt.json line 4: has none of"),
+        "{third}"
+    );
+}
+
+#[test]
+fn a_damaged_array_names_the_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("a.json");
+    for (end, line) in [(",\n  {\"id\": [", 3), ("\n  ", 3), (",\n7]", 3)] {
+        fs::write(&path, format!("[\n{SHAREGPT}{end}")).expect("writing");
+        match bodies(&path).pop() {
+            Some(Err(Error::JsonArray { line: found, .. })) => assert_eq!(found, line, "{end}"),
+            other => panic!("{end}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn instructions_and_parts_of_text_are_conversations() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("a.jsonl");
+    for (line, question) in [
+        (r#"{"instruction": "Up?", "input": "", "output": "Down.", "text": "Up? Down."}"#, "Up?"),
+        (r#"{"instruction": "Turn", "input": "Up?", "output": "Down."}"#, "Turn\n\nUp?"),
+        (
+            r#"{"prompt": "Up?", "messages": [{"role": "user", "content": [{"type": "text", "text": "U"}, {"type":
+            "text", "text": "p?"}]}, {"role": "assistant", "content": "Down."}]}"#,
+            "Up?",
+        ),
+    ] {
+        fs::write(&path, line.replace('\n', " ")).expect("writing");
+        let bodies = bodies(&path);
+        let [Ok(Body::Chat(messages))] = &bodies[..] else { panic!("{bodies:?}") };
+        assert_eq!((messages[0].content.as_str(), messages[1].content.as_str()), (question, "Down."));
+    }
+    for (line, reason) in [
+        (r#"{"instruction": "Up?"}"#, "without an `output`"),
+        (
+            r#"{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}"#,
+            "message 1 with a part of type \"image_url\"",
+        ),
+        (
+            r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": null}]}"#,
+            "message 2 whose content",
+        ),
+    ] {
+        fs::write(&path, line).expect("writing");
+        let refused = bodies(&path).pop().expect("one record").expect_err("unusable").to_string();
+        assert!(refused.contains(reason) && refused.contains("a.jsonl line 1"), "{refused}");
+    }
+}
+
+#[test]
+fn a_folder_of_records_is_read_without_its_description_and_other_splits() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, text) in [
+        ("README.md", "# About"),
+        ("dataset_infos.json", "{\"default\": {}}"),
+        ("train-00000-of-00002.jsonl", MESSAGES),
+        ("train-00001-of-00002.jsonl", SHAREGPT),
+        ("test-00000-of-00001.jsonl", COMPLETION),
+    ] {
+        fs::write(folder.path().join(name), text).expect("writing");
+    }
+    let corpus = Corpus::find(&[folder.path().to_owned()], false).expect("records");
+    assert_eq!(corpus.files().len(), 2);
+    assert!(corpus.files().iter().all(|file| file.name.starts_with("train-")));
+    fs::write(folder.path().join("data-00000-of-00001.arrow"), [0xFF; 16]).expect("writing");
+    let refused = Corpus::find(&[folder.path().to_owned()], false).expect_err("Arrow").to_string();
+    assert!(refused.contains("to_parquet"), "{refused}");
 }
 
 fn gzip(text: &[u8]) -> Vec<u8> {

@@ -31,11 +31,16 @@ fn messages(conversation: usize, turns: &Turns) -> Vec<Message> {
 struct Set {
     _folder: TempDir,
     path: std::path::PathBuf,
+    tokenizer: Tokenizer,
     conversations: Vec<Vec<Message>>,
 }
 
 impl Set {
     fn new(conversations: &[Turns], shard_tokens: u64) -> Self {
+        Self::encoded_by(bytes(), conversations, shard_tokens)
+    }
+
+    fn encoded_by(tokenizer: Tokenizer, conversations: &[Turns], shard_tokens: u64) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let conversations: Vec<_> =
             conversations.iter().enumerate().map(|(at, turns)| messages(at, turns)).collect();
@@ -44,18 +49,19 @@ impl Set {
         fs::write(&input, conversations.iter().map(line).collect::<String>()).expect("writing");
         let mut preparation = preparation(&input, &path, by_document(0.0));
         preparation.shard_tokens = shard_tokens;
-        written(&preparation, &bytes());
-        Self { _folder: folder, path, conversations }
+        written(&preparation, &tokenizer);
+        Self { _folder: folder, path, tokenizer, conversations }
     }
 
     fn open(&self, length: usize, align: Align) -> TokenDataset {
-        open(&self.path, length, align).expect("the set opens")
+        let plan = WindowPlan { length, align, shuffle: false };
+        TokenDataset::open(&self.path, Split::Train, &self.tokenizer, plan).expect("the set opens")
     }
 
     /// By the chat template.
     fn answer_tokens(&self) -> Vec<u32> {
         let marked = |messages: &Vec<Message>| {
-            let chat = bytes().encode_chat(messages).expect("it encodes");
+            let chat = self.tokenizer.encode_chat(messages).expect("it encodes");
             chat.ids.into_iter().zip(chat.trained).filter_map(|(id, on)| on.then_some(id)).collect::<Vec<_>>()
         };
         self.conversations.iter().flat_map(marked).collect()
@@ -93,6 +99,44 @@ fn a_mask_marks_the_same_answer_tokens_in_chat_text_and_in_windows() {
     let marked: Vec<usize> = mask.iter().enumerate().filter_map(|(at, on)| on.then_some(at)).collect();
     assert_eq!(marked, [6, 7, 8, 9, 10], "four letters and the token that ends the answer");
     assert_eq!((window.x.len(), window.y.len(), mask.len()), (16, 16, 16));
+}
+
+/// Bytes with the control tokens `specials`, of which `bos` opens a text, and this template.
+fn templated(specials: &[&str], bos: Option<&str>, template: &str) -> Tokenizer {
+    let folder = tempfile::tempdir().expect("a folder");
+    Tokenizer::bytes(specials).save(folder.path()).expect("saving works");
+    let config =
+        serde_json::json!({ "bos_token": bos, "eos_token": specials.last(), "chat_template": template });
+    fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).expect("writing");
+    Tokenizer::load(folder.path()).expect("it loads")
+}
+
+#[test]
+fn windows_begin_with_conversations_where_the_template_writes_no_opening_token() {
+    let zephyr = "{% for message in messages %}{{ '<|' + message['role'] + '|>\n' + message['content'] + eos_token + \
+                  '\n' }}{% endfor %}";
+    let tokenizer = templated(&["</s>"], None, zephyr);
+    let opening = tokenizer.encode("<|user|>\n").expect("text encodes");
+    let set = Set::encoded_by(tokenizer, &vec![vec![(10, 10), (10, 10)]; 9], 100_000);
+    let windows = epoch(&set.open(100, Align::Document));
+    assert_eq!(windows.len(), 9, "a conversation is a little shorter than a window");
+    assert!(windows.iter().all(|window| window.x.starts_with(&opening)));
+}
+
+#[test]
+fn a_window_never_begins_with_an_answer_where_each_turn_has_the_opening_token() {
+    let chatml = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + \
+                  '<|im_end|>\n' }}{% endfor %}";
+    let tokenizer = templated(&["<|im_start|>", "<|im_end|>"], Some("<|im_start|>"), chatml);
+    let question = tokenizer.encode_with_specials("<|im_start|>user\n").expect("it encodes");
+    let set = Set::encoded_by(tokenizer, &[vec![(8, 8); 12], vec![(8, 8)]], 100_000);
+    let windows = epoch(&set.open(140, Align::Document));
+    let seen: Vec<u32> = windows.iter().flat_map(counted).collect();
+    assert_eq!(seen, set.answer_tokens());
+    assert!(windows.len() > 3, "the first conversation fills several");
+    // The last window of a long conversation ends with it.
+    let begin = windows.iter().filter(|window| window.x.starts_with(&question)).count();
+    assert!(begin >= windows.len() - 1, "{begin} of {}", windows.len());
 }
 
 #[test]

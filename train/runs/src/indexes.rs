@@ -31,10 +31,14 @@ struct IndexedText {
 impl IndexedText {
     fn from_checkpoint(checkpoint: &Path) -> anyhow::Result<Vec<Self>> {
         let path = checkpoint.join(INDEXES);
-        let read = || -> anyhow::Result<Vec<Self>> { Ok(serde_json::from_slice(&fs::read(&path)?)?) };
+        let read = || -> anyhow::Result<Vec<Self>> {
+            Ok(serde_json::from_slice(&durable::regular::read(&path, MAX_BYTES)?)?)
+        };
         read().with_context(|| format!("reading {}", path.display()))
     }
 }
+
+const MAX_BYTES: u64 = 4 << 20;
 
 fn own_index(data: &Path) -> PathBuf {
     data.join("index")

@@ -21,3 +21,4 @@ pub use indexes::{Indexes, own_entry, own_shards};
 pub use pretrained::Pretrained;
 pub use text_generator::{TEXTS_AT_ONCE, TextGenerator, opening};
 pub use trained::{Trained, Wanted};
+pub use tuning::tuned;

@@ -30,8 +30,8 @@ pub struct Pretrained {
 }
 
 /// Not determined by the weights.
-const CHANGEABLE_KEYS: [&str; 4] =
-    ["model.compute", "model.longest_match", "model.match_pdrop", "tokenizer.chat"];
+const CHANGEABLE_KEYS: [&str; 5] =
+    ["model.compute", "model.longest_match", "model.match_pdrop", "tokenizer.chat", "tokenizer.template"];
 
 impl Pretrained {
     /// Verifies the checkpoint `path`, or the latest of the run `path`.
@@ -100,6 +100,11 @@ impl Pretrained {
 
         self.freeze(&mut config)?;
 
+        if let Some(format) = config.tokenizer.template {
+            let known = self.tokenizer.vocab_size();
+            self.tokenizer = self.tokenizer.with_format(format).context("setting `tokenizer.template`")?;
+            self.added = self.tokenizer.vocab_size() - known;
+        }
         // Shards have a fixed vocabulary.
         if config.tokenizer.chat && config.data.source != DataSource::Shards {
             self = self.add_chat_tokens()?;
@@ -144,7 +149,7 @@ impl Pretrained {
                 self.checkpoint.path.display()
             )
         })?;
-        self.added = self.tokenizer.vocab_size() - known;
+        self.added += self.tokenizer.vocab_size() - known;
         Ok(self)
     }
 

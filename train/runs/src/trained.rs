@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use burn::tensor::backend::Backend;
 use models::Gpt;
 use models::weights::{Factors, PeftAdapters};
-use tokenizer::Tokenizer;
+use tokenizer::{ChatFormat, Tokenizer};
 
 use crate::BadInput;
 use crate::checkpoint::{CONFIG, Checkpoints, TOKENIZER, Verified, Which};
@@ -64,7 +65,10 @@ impl Trained {
             config.train.lora_base.clone_from(&learned.train.lora_base);
         }
         config.resolve_paths()?;
-        let tokenizer = Tokenizer::load(checkpoint.path.join(TOKENIZER))?;
+        let mut tokenizer = Tokenizer::load(checkpoint.path.join(TOKENIZER))?;
+        if let Some(format) = config.tokenizer.template.filter(|_| config.tokenizer != learned.tokenizer) {
+            tokenizer = with_format(tokenizer, format, config.model.vocab_size)?;
+        }
         let text = |config: &Config| DataSection { indexes: Vec::new(), ..config.data.clone() };
         let same = text(&config) == text(&learned) && config.train.seed == learned.train.seed;
         let folder = run.map(|run| run.join("data"));
@@ -111,6 +115,21 @@ impl Trained {
     pub fn for_inference<B: Backend>(&self, device: &B::Device) -> anyhow::Result<Gpt<B>> {
         Ok(self.weights(device)?.narrowed())
     }
+}
+
+/// Another chat format, of control tokens that the model knows.
+fn with_format(tokenizer: Tokenizer, format: ChatFormat, rows: usize) -> anyhow::Result<Tokenizer> {
+    let known = tokenizer.vocab_size();
+    let tokenizer = tokenizer.with_format(format).context("setting `tokenizer.template`")?;
+    if tokenizer.vocab_size() == known && known as usize <= rows {
+        return Ok(tokenizer);
+    }
+    let name = format.name();
+    Err(BadInput(format!(
+        "the model's vocabulary lacks control tokens of `tokenizer.template` = \"{name}\"; `train --from` adds them to a run \
+         that learns them"
+    ))
+    .into())
 }
 
 /// Verifies the checkpoint `path`, or one of the run `path`. Also returns its run.

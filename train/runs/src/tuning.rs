@@ -1,13 +1,23 @@
 //! Defaults of a run that begins with trained weights, which those of pretraining would destroy.
 
-use models::{Footprint, GptConfig};
+use std::path::Path;
+
+use anyhow::Context;
+use durable::regular;
+use models::{Footprint, GptConfig, weights};
 use serde_json::{Map, Value, json};
+
+use crate::BadInput;
+use crate::checkpoint::CONFIG;
+use crate::config::Config;
 
 /// Conversations are seldom longer, and memory grows with length.
 const SEQUENCE: usize = 2048;
 
 /// Accumulated: the plan lets them pass together.
 const SEQUENCES: usize = 4;
+
+const MAX_BYTES: u64 = 4 << 20;
 
 const EPOCHS: f64 = 3.0;
 const WARM_UP: f64 = 0.03;
@@ -57,6 +67,26 @@ pub(crate) fn defaults(model: &GptConfig, set: &[String]) -> anyhow::Result<Vec<
             .extend(["data.source=text", "data.align=document", "data.split=document"].map(str::to_owned));
     }
     Ok(settings)
+}
+
+/// Configures a run that tunes the model in `folder`, a run or a published one, without its weights.
+pub fn tuned(folder: &Path, set: &[String]) -> anyhow::Result<Config> {
+    let path = folder.join(CONFIG);
+    let text = regular::read_text(&path, MAX_BYTES).with_context(|| format!("reading {}", path.display()))?;
+    let described: Value =
+        serde_json::from_str(&text).map_err(|error| BadInput(format!("{}: {error}", path.display())))?;
+    let model = if described.get("model").is_some_and(Value::is_object) {
+        Config::load(&path.to_string_lossy(), &[])?.model
+    } else {
+        weights::pretrained_config(folder).map_err(|error| BadInput(error.to_string()))?
+    };
+    // Any vocabulary will do: none is opened.
+    let base = json!({
+        "model": model.to_value(),
+        "tokenizer": { "kind": "file", "path": folder },
+    });
+    let settings = [&defaults(&model, set)?, set].concat();
+    Ok(Config::from_text(&base.to_string(), "the tuned model's configuration", &settings)?)
 }
 
 fn has_adapters(set: &[String]) -> bool {

@@ -14,8 +14,8 @@ use runs::config::{
 };
 use runs::{BadInput, Indexes, own_shards};
 use tokenizer::{
-    Align, BpeTraining, CHAT_SPECIALS, Manifest, OnBadRecord, Outcome, Preparation, SplitRule, Tokenizer,
-    WindowPlan, dialogues,
+    Align, BpeTraining, CHAT_SPECIALS, MANIFEST, Manifest, OnBadRecord, Outcome, Preparation, SplitRule,
+    Tokenizer, WindowPlan, dialogues,
 };
 
 use super::index::{check_listed, indexes};
@@ -25,8 +25,20 @@ use crate::progress::InputBar;
 #[derive(Debug)]
 pub(crate) struct Data {
     pub(crate) tokenizer: Tokenizer,
-    pub(crate) shards: PathBuf,
+    /// The training text: one source, or those of a mixture.
+    pub(crate) sources: Vec<Source>,
+    /// Validation text of its own; else a split of each source.
+    pub(crate) validation: Option<PathBuf>,
     pub(crate) indexes: Option<Indexes>,
+}
+
+/// A set of shards.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// As given in the configuration.
+    pub(crate) name: String,
+    pub(crate) shards: PathBuf,
+    pub(crate) weight: f64,
 }
 
 /// Makes missing data. A resumed run takes its checkpoint's tokenizer.
@@ -57,10 +69,13 @@ pub(crate) fn prepare(
 impl Data {
     /// `None` if the data needs preparation.
     pub(crate) fn ready(config: &Config) -> Result<Option<Self>, tokenizer::Error> {
-        let shards = config.data.path.as_ref().filter(|path| path.exists());
-        let (DataSource::Shards, Some(shards)) = (config.data.source, shards) else { return Ok(None) };
+        let sources = listed(config);
+        let is_there = sources.iter().all(|source| source.shards.exists());
+        if config.data.source != DataSource::Shards || !is_there {
+            return Ok(None);
+        }
         let tokenizer = given_tokenizer(&config.tokenizer)?;
-        Ok(tokenizer.map(|tokenizer| Self { tokenizer, shards: shards.clone(), indexes: None }))
+        Ok(tokenizer.map(|tokenizer| Self { tokenizer, sources, validation: None, indexes: None }))
     }
 
     /// Cuts the shards in `folder` unless they exist.
@@ -70,21 +85,43 @@ impl Data {
         folder: &Path,
         stop: &AtomicBool,
     ) -> anyhow::Result<Self> {
-        let (known, embedded) = (tokenizer.vocab_size() as usize, config.model.vocab_size);
-        if known > embedded {
-            return Err(BadInput(format!(
-                "the tokenizer has {known} ids and the model embeds {embedded}; set model.vocab_size to {known} or more"
-            ))
-            .into());
+        check_size(&tokenizer, config)?;
+        let data = &config.data;
+        let validation = data.val_path.as_ref();
+        let validation =
+            validation.map(|path| validation_set(path, config, folder, &tokenizer, stop)).transpose()?;
+        let mut sources = listed(config);
+        if data.source != DataSource::Shards {
+            let val_fraction = if validation.is_some() { 0.0 } else { data.val_fraction };
+            if sources.is_empty() {
+                let (name, shards) = ("the training text".to_owned(), own_shards(config, folder));
+                cut(config, inputs(config, folder)?, &shards, val_fraction, &tokenizer, stop)?;
+                sources.push(Source { name, shards, weight: 1.0 });
+            } else {
+                for (at, source) in sources.iter_mut().enumerate() {
+                    let input = std::mem::replace(&mut source.shards, folder.join(format!("shards-{at}")));
+                    cut(config, vec![input], &source.shards, val_fraction, &tokenizer, stop)?;
+                }
+            }
         }
+        Ok(Self { tokenizer, sources, validation, indexes: None })
+    }
 
-        if let (DataSource::Shards, Some(path)) = (config.data.source, &config.data.path) {
-            return Ok(Self { tokenizer, shards: path.clone(), indexes: None });
-        }
+    /// Text to measure with alone, at `path`.
+    pub(crate) fn measuring(
+        tokenizer: Tokenizer,
+        config: &Config,
+        (path, folder): (&Path, &Path),
+        stop: &AtomicBool,
+    ) -> anyhow::Result<Self> {
+        check_size(&tokenizer, config)?;
+        let validation = Some(validation_set(path, config, folder, &tokenizer, stop)?);
+        Ok(Self { tokenizer, sources: Vec::new(), validation, indexes: None })
+    }
 
-        let shards = own_shards(config, folder);
-        cut(config, inputs(config, folder)?, &shards, &tokenizer, stop)?;
-        Ok(Self { tokenizer, shards, indexes: None })
+    /// The one source of a run that indexes it.
+    pub(crate) fn shards(&self) -> &Path {
+        &self.sources[0].shards
     }
 
     pub(crate) fn lookup(&self) -> Option<&dyn Lookup> {
@@ -100,6 +137,45 @@ impl Data {
     }
 }
 
+/// Sources by their paths, if these are shards or several.
+fn listed(config: &Config) -> Vec<Source> {
+    let data = &config.data;
+    let source =
+        |path: &PathBuf, weight| Source { name: path.display().to_string(), shards: path.clone(), weight };
+    let parts = data.mixture.iter().map(|part| source(&part.path, part.weight));
+    let single = data.path.iter().filter(|_| data.source == DataSource::Shards);
+    parts.chain(single.map(|path| source(path, 1.0))).collect()
+}
+
+fn check_size(tokenizer: &Tokenizer, config: &Config) -> Result<(), BadInput> {
+    let (known, embedded) = (tokenizer.vocab_size() as usize, config.model.vocab_size);
+    if known <= embedded {
+        return Ok(());
+    }
+    Err(BadInput(format!(
+        "the tokenizer has {known} ids and the model embeds {embedded}; set model.vocab_size to {known} or more"
+    )))
+}
+
+/// `path` itself if it is a set of shards, else one cut from its text, all of it.
+fn validation_set(
+    path: &Path,
+    config: &Config,
+    folder: &Path,
+    tokenizer: &Tokenizer,
+    stop: &AtomicBool,
+) -> anyhow::Result<PathBuf> {
+    let is_shard = |entry: fs::DirEntry| entry.path().extension().is_some_and(|extension| extension == "bin");
+    let is_set = path.join(MANIFEST).exists()
+        || fs::read_dir(path).is_ok_and(|entries| entries.flatten().any(is_shard));
+    if is_set {
+        return Ok(path.to_owned());
+    }
+    let shards = folder.join("validation");
+    cut(config, vec![path.to_owned()], &shards, 0.0, tokenizer, stop)?;
+    Ok(shards)
+}
+
 fn inputs(config: &Config, folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     match (config.data.source, &config.data.path) {
         (DataSource::Dialogues, _) => {
@@ -111,7 +187,7 @@ fn inputs(config: &Config, folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
             Ok(vec![path])
         }
         (_, Some(path)) => Ok(vec![path.clone()]),
-        (_, None) => unreachable!("a source other than the embedded one was checked to have a path"),
+        (_, None) => Ok(config.data.mixture.iter().map(|part| part.path.clone()).collect()),
     }
 }
 
@@ -139,6 +215,7 @@ fn tokenizer(config: &Config, run: &Path, data: &Path, stop: &AtomicBool) -> any
         }
     };
 
+    let tokenizer = formatted(tokenizer, section)?;
     tokenizer.save(&folder)?;
     // Resumed runs load the saved form, too.
     Ok(Tokenizer::load(&folder)?)
@@ -156,14 +233,21 @@ fn given_tokenizer(section: &TokenizerSection) -> Result<Option<Tokenizer>, toke
     }
 }
 
+fn formatted(tokenizer: Tokenizer, section: &TokenizerSection) -> anyhow::Result<Tokenizer> {
+    match section.template {
+        Some(format) => tokenizer.with_format(format).context("setting `tokenizer.template`"),
+        None => Ok(tokenizer),
+    }
+}
+
 fn cut(
     config: &Config,
     inputs: Vec<PathBuf>,
     shards: &Path,
+    val_fraction: f64,
     tokenizer: &Tokenizer,
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
-    let val_fraction = config.data.val_fraction;
     let split = match config.data.split {
         SplitKind::Document => SplitRule::Document { val_fraction, seed: config.train.seed },
         SplitKind::Position => SplitRule::Position { val_fraction },

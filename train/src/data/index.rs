@@ -46,7 +46,7 @@ pub(super) fn indexes(
     let mut entries = config.data.indexes.clone();
     let digest = |split| {
         let plan = Data::windows(config, false);
-        TokenDataset::open(&data.shards, split, &data.tokenizer, plan)?.fingerprint()
+        TokenDataset::open(data.shards(), split, &data.tokenizer, plan)?.fingerprint()
     };
 
     let listed = (!entries.is_empty()).then(|| Indexes::open(&entries)).transpose()?;

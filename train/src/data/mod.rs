@@ -3,7 +3,9 @@
 mod corpus;
 mod index;
 mod loader;
+mod mixture;
 mod quiz;
+mod sequences;
 mod vocabulary;
 mod windows;
 

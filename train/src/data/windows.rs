@@ -3,14 +3,15 @@
 //! Step number and seed alone decide a step's sequences (`an_interrupted_run_resumes_bit_for_bit`). Burn's `Dataset`
 //! has no errors: after a read error it ends early, and `failure` returns the error.
 
-use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicBool};
+use std::sync::{Mutex, PoisonError, atomic::AtomicBool};
 
 use burn_dataset::Dataset;
 use runs::Indexes;
 use runs::config::Config;
-use tokenizer::{Cursor, Duplicates, Features, Fingerprint, Split, Targets, TokenDataset, Window};
+use tokenizer::{Cursor, Duplicates, Fingerprint, Split, Targets, Window};
 
 use super::corpus::Data;
+use super::sequences::{Sequences, SourceUse};
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct MicroBatch {
@@ -80,41 +81,6 @@ pub(crate) fn counted(micro_batches: &[MicroBatch]) -> f64 {
     micro_batches.iter().map(MicroBatch::counted).sum::<f64>().max(1.0)
 }
 
-#[derive(Debug)]
-struct Sequences {
-    tokens: Arc<TokenDataset>,
-    features: Option<Features<Arc<TokenDataset>>>,
-    none: i32,
-}
-
-impl Sequences {
-    fn open(
-        config: &Config,
-        data: &Data,
-        indexes: Option<&Indexes>,
-        split: Split,
-        shuffle: bool,
-    ) -> Result<Self, tokenizer::Error> {
-        let plan = Data::windows(config, shuffle);
-        let tokens = Arc::new(TokenDataset::open(&data.shards, split, &data.tokenizer, plan)?);
-        let features = |indexes: &Indexes| indexes.corpora().features(Arc::clone(&tokens));
-        let features = indexes.map(features).transpose()?;
-        Ok(Self { tokens, features, none: config.model.vocab_size as i32 })
-    }
-
-    fn followers(&self, cursors: &[Cursor], stop: &AtomicBool) -> Result<Option<Vec<i32>>, tokenizer::Error> {
-        let Some(features) = &self.features else { return Ok(None) };
-        let found = features.windows_unless(cursors, stop)?.into_iter().flatten();
-        Ok(Some(found.map(|id| id.map_or(self.none, |id| id as i32)).collect()))
-    }
-
-    fn read(&self, cursors: &[Cursor], followers: Option<Vec<i32>>) -> Result<MicroBatch, tokenizer::Error> {
-        let windows =
-            cursors.iter().map(|cursor| self.tokens.window(*cursor)).collect::<Result<Vec<_>, _>>()?;
-        Ok(MicroBatch { followers, ..MicroBatch::new(&windows) })
-    }
-}
-
 /// Item `n` is step `n + 1`.
 #[derive(Debug)]
 pub(crate) struct TrainingWindows {
@@ -168,23 +134,27 @@ impl TrainingWindows {
     }
 
     pub(crate) fn fingerprint(&self) -> Result<Fingerprint, tokenizer::Error> {
-        self.tokens().fingerprint()
+        self.sequences.fingerprint()
     }
 
     pub(crate) fn cursor(&self, steps: u64) -> Cursor {
-        self.tokens().skip(self.start, steps * (self.micro_batch * self.accumulate) as u64)
+        self.sequences.cursor(self.start, steps * (self.micro_batch * self.accumulate) as u64)
     }
 
     pub(crate) fn sequences(&self) -> u64 {
-        self.tokens().windows()
+        self.sequences.count()
     }
 
     pub(crate) fn targets(&self) -> Targets {
-        self.tokens().targets()
+        self.sequences.targets()
     }
 
     pub(crate) fn text_tokens(&self) -> u64 {
-        self.tokens().tokens()
+        self.sequences.tokens()
+    }
+
+    pub(crate) fn sources(&self) -> Vec<SourceUse> {
+        self.sequences.uses()
     }
 
     pub(crate) fn hits(&self) -> Option<f64> {
@@ -198,21 +168,17 @@ impl TrainingWindows {
 
     fn read(&self, step: u64) -> Result<StepData, tokenizer::Error> {
         let done = if self.only_first { 0 } else { step - 1 };
-        let first = self.cursor(done);
         let rows = self.micro_batch as u64;
+        let first = done * rows * self.accumulate as u64;
         // A begun step is read to its end.
         let never_stop = AtomicBool::new(false);
         let micro_batch = |n: u64| {
-            let cursors: Vec<_> =
-                (n * rows..(n + 1) * rows).map(|row| self.tokens().skip(first, row)).collect();
-            self.sequences.read(&cursors, self.sequences.followers(&cursors, &never_stop)?)
+            let numbers = first + n * rows..first + (n + 1) * rows;
+            let places: Vec<_> = numbers.map(|number| self.sequences.place(self.start, number)).collect();
+            self.sequences.read(&places, self.sequences.followers(&places, &never_stop)?)
         };
         let micro_batches = (0..self.accumulate as u64).map(micro_batch).collect::<Result<_, _>>()?;
         Ok(StepData { step, micro_batches })
-    }
-
-    fn tokens(&self) -> &TokenDataset {
-        &self.sequences.tokens
     }
 }
 
@@ -234,6 +200,8 @@ pub(crate) struct ValidationWindows {
     copies: Option<Duplicates>,
     followers: Option<Vec<i32>>,
     pub(crate) sequences: u64,
+    /// Whether each sequence occurs once; else a mixture's sources have their shares.
+    takes_all: bool,
     rows: usize,
     failure: Failure,
 }
@@ -252,13 +220,16 @@ impl ValidationWindows {
         let windows = Sequences::open(config, data, indexes, Split::Val, limit.is_some())?;
         // Without opening tokens the split is one document, and partial copies cannot be found.
         let divided = indexes.filter(|_| data.tokenizer.bos().is_some());
-        let copies = divided.map(|indexes| indexes.corpora().duplicates_unless(&windows.tokens, stop));
-        let sequences = limit.unwrap_or(u64::MAX).min(windows.tokens.windows());
-        let all: Vec<_> = (0..sequences).map(Self::cursor).collect();
-        let followers = windows.followers(&all, stop)?;
+        let copies = divided.map(|indexes| indexes.corpora().duplicates_unless(windows.first(), stop));
+        let sequences = limit.unwrap_or(u64::MAX).min(windows.count());
+        let takes_all = sequences == windows.count();
         let rows = config.train.micro_batch;
         let copies = copies.transpose()?;
-        Ok(Self { windows, copies, followers, sequences, rows, failure: Failure::default() })
+        let failure = Failure::default();
+        let mut opened = Self { windows, copies, followers: None, sequences, takes_all, rows, failure };
+        let all: Vec<_> = (0..sequences).map(|index| opened.place(index)).collect();
+        opened.followers = opened.windows.followers(&all, stop)?;
+        Ok(opened)
     }
 
     pub(crate) fn hits(&self) -> Option<f64> {
@@ -275,8 +246,8 @@ impl ValidationWindows {
         let length = batch.targets.len() / batch.rows;
         let mut mask = batch.mask.clone().unwrap_or_else(|| vec![1.0; batch.targets.len()]);
         let mut any = false;
-        for (cursor, mask) in self.cursors(index).zip(mask.chunks_mut(length)) {
-            let positions = self.windows.tokens.positions(cursor);
+        for ((_, cursor), mask) in self.places(index).zip(mask.chunks_mut(length)) {
+            let positions = self.windows.first().positions(cursor);
             for (position, weight) in positions.zip(mask) {
                 if *weight > 0.0 && copies.contains(position + 1) {
                     (*weight, any) = (0.0, true);
@@ -286,14 +257,19 @@ impl ValidationWindows {
         any.then(|| MicroBatch { mask: Some(mask), ..batch.clone() })
     }
 
-    fn cursors(&self, index: usize) -> impl Iterator<Item = Cursor> {
+    fn places(&self, index: usize) -> impl Iterator<Item = (usize, Cursor)> {
         let first = (index * self.rows) as u64;
         let rows = self.sequences.saturating_sub(first).min(self.rows as u64);
-        (first..first + rows).map(Self::cursor)
+        (first..first + rows).map(|number| self.place(number))
     }
 
-    fn cursor(index: u64) -> Cursor {
-        Cursor { index, ..Cursor::start(0) }
+    fn place(&self, number: u64) -> (usize, Cursor) {
+        let start = Cursor::start(0);
+        if self.takes_all {
+            self.windows.place_in_order(start, number)
+        } else {
+            self.windows.place(start, number)
+        }
     }
 
     pub(crate) fn failure(&self) -> Option<tokenizer::Error> {
@@ -306,13 +282,13 @@ impl Dataset<MicroBatch> for ValidationWindows {
         if index >= self.len() {
             return None;
         }
-        let cursors: Vec<_> = self.cursors(index).collect();
+        let places: Vec<_> = self.places(index).collect();
         let followers = self.followers.as_ref().map(|all| {
             let length = all.len() / self.sequences as usize;
             let first = index * self.rows * length;
-            all[first..first + cursors.len() * length].to_vec()
+            all[first..first + places.len() * length].to_vec()
         });
-        self.failure.or_keep(self.windows.read(&cursors, followers))
+        self.failure.or_keep(self.windows.read(&places, followers))
     }
 
     fn len(&self) -> usize {
@@ -358,10 +334,10 @@ mod tests {
         for (index, batch) in windows.iter().enumerate() {
             let fresh = windows.without_copies(index, &batch).unwrap_or_else(|| batch.clone());
             assert_eq!((&fresh.inputs, &fresh.followers), (&batch.inputs, &batch.followers));
-            let cursors: Vec<_> = windows.cursors(index).collect();
+            let places: Vec<_> = windows.places(index).collect();
             assert_eq!(
                 batch.followers,
-                windows.windows.followers(&cursors, &AtomicBool::new(false)).expect("reading")
+                windows.windows.followers(&places, &AtomicBool::new(false)).expect("reading")
             );
             let weights = fresh.mask.unwrap_or_else(|| vec![1.0; batch.targets.len()]);
             for (target, weight) in batch.targets.iter().zip(weights) {

@@ -1,7 +1,6 @@
 //! The records of `metrics.jsonl` that a report shows.
 
 use std::{
-    fs::File,
     io::{BufRead, BufReader},
     path::Path,
 };
@@ -155,7 +154,7 @@ impl History {
     pub(super) fn read(run: &Path) -> anyhow::Result<Self> {
         let path = run.join(journal::FILE);
         let reading = || format!("reading {}", path.display());
-        let mut lines = BufReader::new(File::open(&path).with_context(reading)?);
+        let mut lines = BufReader::new(durable::regular::open(&path).with_context(reading)?);
         let mut history = Self::default();
         let mut line = Vec::new();
         while lines.read_until(b'\n', &mut line).with_context(reading)? > 0 {

@@ -182,11 +182,13 @@ fn check_moments(state: &State, folder: &Path, moments: &TensorFile) -> anyhow::
     Ok(())
 }
 
+const MAX_STATE: u64 = 64 << 20;
+
 impl State {
     fn read(folder: &Path) -> anyhow::Result<Self> {
         let read = || format!("reading {}", folder.join(STATE).display());
-        let state: Self =
-            serde_json::from_slice(&fs::read(folder.join(STATE)).with_context(read)?).with_context(read)?;
+        let bytes = durable::regular::read(&folder.join(STATE), MAX_STATE).with_context(read)?;
+        let state: Self = serde_json::from_slice(&bytes).with_context(read)?;
         ensure!(
             state.format == FORMAT,
             "the checkpoint {} has format {}, this program reads {FORMAT}",

@@ -13,6 +13,7 @@ use runs::Trained;
 use runs::device::{self, Place, Setup, Work};
 use tokenizer::{Message, Role, Tokenizer};
 
+use super::screen::Screen;
 use super::{CheckpointArgs, SamplingArgs};
 use crate::interrupt;
 
@@ -51,7 +52,7 @@ impl Work for Conversation<'_> {
         let lookup = indexes.as_ref().map(|indexes| indexes as &dyn Lookup);
         let speaker = args.sampling.generator(&gpt, &trained.tokenizer, lookup);
 
-        let mut out = std::io::stdout();
+        let mut out = Screen::new();
         let mut history = History::new(args.system.as_deref());
         let silenced = interrupt::answer_flag()?;
         if let Some(question) = &args.prompt {

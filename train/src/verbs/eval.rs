@@ -1,13 +1,16 @@
-//! `train eval`: the validation loss of a checkpoint.
+//! `train eval`: the loss of a checkpoint on its validation data or on any text, and its choices among answers.
 
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use backend_offload::{Offload, Offloadable};
 use runs::Trained;
+use runs::config::AlignKind;
 use runs::device::{self, Place, Setup, Work};
 use serde_json::json;
 
 use super::CheckpointArgs;
+use crate::choices::{self, Task};
 use crate::data::{Data, ValidationWindows};
 use crate::training::{Learner, evaluate, quiz};
 
@@ -15,45 +18,78 @@ use crate::training::{Learner, evaluate, quiz};
 pub(crate) struct Args {
     #[command(flatten)]
     checkpoint: CheckpointArgs,
+    /// Measure all of this text, folder or prepared set instead of the run's validation data. Each target counts once.
+    #[arg(long, value_name = "PATH")]
+    data: Option<PathBuf>,
+    /// Count right answers to multiple-choice questions: JSON lines with `context`, `choices` and `answer`, the number
+    /// of the right choice from 0.
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    choices: Option<PathBuf>,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let task = args.choices.as_deref().map(Task::read).transpose()?;
     let trained = args.checkpoint.open()?;
     let setup = Setup::from(&trained.config).without_disk();
-    device::with(args.checkpoint.device, &setup, Evaluating { trained, json: args.json })
+    device::with(args.checkpoint.device, &setup, Evaluating { args, trained, task })
 }
 
-struct Evaluating {
+struct Evaluating<'a> {
+    args: &'a Args,
     trained: Trained,
-    json: bool,
+    task: Option<Task>,
 }
 
-impl Work for Evaluating {
+impl Work for Evaluating<'_> {
     type Output = ();
 
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
         let gpt = self.trained.for_inference::<Offload<I>>(device)?;
+        if let Some(task) = &self.task {
+            let learner = Learner::new(gpt, &self.trained.config);
+            let score = choices::score(&learner, &self.trained.tokenizer, task)?;
+            if self.args.json {
+                println!("{:#}", json!(score));
+            } else {
+                println!("{score}");
+            }
+            return Ok(());
+        }
+
         // Data other than the run's own is cut into temporary shards.
         let temporary = tempfile::tempdir()?;
         let indexes = self.trained.indexes(|warning| eprintln!("{warning}"));
-        let Trained { data, checkpoint, config, tokenizer, .. } = self.trained;
-        let folder = data.unwrap_or_else(|| temporary.path().to_owned());
+        let Trained { data, checkpoint, mut config, tokenizer, .. } = self.trained;
         // Never set: the first signal ends the process.
         let never = AtomicBool::new(false);
-        let data = Data { indexes, ..Data::new(tokenizer, &config, &folder, &never)? };
+        let data = match &self.args.data {
+            Some(path) => {
+                config.eval.sequences = None;
+                let data = Data::measuring(tokenizer, &config, (path, temporary.path()), &never)?;
+                if data.validation.as_ref().is_some_and(|set| set != path) {
+                    config.data.align = AlignKind::Document;
+                }
+                data
+            }
+            None => {
+                let folder = data.unwrap_or_else(|| temporary.path().to_owned());
+                Data::new(tokenizer, &config, &folder, &never)?
+            }
+        };
+        let data = Data { indexes, ..data };
         let looked_up = data.indexes.as_ref();
         let windows = ValidationWindows::open(&config, &data, looked_up, config.eval.sequences, &never)?;
 
         let learner = Learner::new(gpt, &config);
         let evaluation = evaluate(&learner, &windows, &data.tokenizer, usize::MAX, |_| {})?;
-        let score = (config.quiz() > 0)
+        let score = (config.quiz() > 0 && self.args.data.is_none())
             .then(|| quiz(&learner.gpt, &data, config.quiz(), config.eval.max_new_tokens))
             .transpose()?;
 
-        if self.json {
+        if self.args.json {
             let mut record = json!(evaluation);
             record["step"] = json!(checkpoint.step);
             record["quiz"] = json!(score);

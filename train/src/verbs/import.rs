@@ -10,7 +10,7 @@ use runs::checkpoint::{CONFIG, Checkpoints, TOKENIZER};
 use runs::config::{Config, TokenizerKind};
 use runs::directory::RunDirectory;
 use serde_json::json;
-use tokenizer::Tokenizer;
+use tokenizer::{ChatProblem, Error, Message, Role, Tokenizer};
 
 use super::ConfigArgs;
 use crate::progress::InputBar;
@@ -49,6 +49,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     runs::weights::tables_fit(weights.config())?;
     let config = described(args, weights.config(), source)?;
+    let tokenizer = match config.tokenizer.template {
+        Some(format) => tokenizer.with_format(format).map_err(|error| unusable(&error))?,
+        None => tokenizer,
+    };
+    println!("{}", chat_format(&tokenizer));
 
     let directory = RunDirectory {
         path: args.out.clone(),
@@ -79,6 +84,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 /// Any error in a given file is bad input: another file may work.
 fn unusable(error: &dyn Display) -> BadInput {
     BadInput(error.to_string())
+}
+
+fn chat_format(tokenizer: &Tokenizer) -> String {
+    let question = [Message::new(Role::User, "?")];
+    match (tokenizer.encode_prompt(&question), tokenizer.chat_format()) {
+        (Ok(_), Some(format)) => format!("chat format: {format}"),
+        (Ok(_), None) => "chat format: its own template, which names no known format".to_owned(),
+        (Err(Error::Chat(ChatProblem::NoTemplate)), _) => {
+            "no chat format; `train --from` adds one where it tunes on conversations".to_owned()
+        }
+        (Err(error), _) => {
+            format!("conversations need `--set tokenizer.template=NAME`, such as chatml or llama3: {error}")
+        }
+    }
 }
 
 /// A subfolder in a checkpoint, otherwise the same folder.

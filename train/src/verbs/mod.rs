@@ -15,6 +15,7 @@ pub(crate) mod prepare;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod sample;
+mod screen;
 pub(crate) mod tokenizer_train;
 
 pub(crate) use arguments::{CheckpointArgs, ConfigArgs, SamplingArgs};

@@ -1,6 +1,6 @@
 //! `train plan`: memory, traffic and time of a run on this machine or a described one.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use backend_offload::Offloadable;
@@ -19,6 +19,10 @@ use crate::rehearsal;
 pub(crate) struct Args {
     #[command(flatten)]
     config: ConfigArgs,
+    /// Plan a run that tunes this model: a run's directory, or a folder as Hugging Face publishes it, of which only
+    /// config.json is read.
+    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    from: Option<PathBuf>,
     /// auto, cuda, cuda:N, vulkan or cpu.
     #[arg(long, default_value_t)]
     device: DeviceChoice,
@@ -46,7 +50,10 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let ConfigArgs { config, set } = &args.config;
     let ranks = usize::from(args.ranks);
-    let config = Config::load(config.as_deref().unwrap_or(DEFAULT), set)?;
+    let config = match &args.from {
+        Some(from) => runs::tuned(from, set)?,
+        None => Config::load(config.as_deref().unwrap_or(DEFAULT), set)?,
+    };
     if let Some(described) = &args.on {
         let machine = Machine { other_ranks: ranks - 1, ..described.machine(&config)? };
         return show(&config, &machine, args.replay, args.json);

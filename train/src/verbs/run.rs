@@ -20,6 +20,7 @@ use runs::directory::{Beginning, Resume, RunDirectory};
 use super::ConfigArgs;
 use super::plan::epoch;
 use crate::exit::Ending;
+use crate::figures::duration;
 use crate::interrupt;
 use crate::machine::{Measuring, survey};
 use crate::optimizer::check_eight_bits;
@@ -198,8 +199,24 @@ fn make_plan<I: Offloadable>(
         Err(reasons) if computes_nothing() => eprintln!("{reasons:#}\nnothing is computed, so it goes on"),
         refusal => refusal?,
     }
+    if args.device == DeviceChoice::Auto && place.shares_host && !args.dry_run && !computes_nothing() {
+        refuse_slow_step(plan.step_seconds())?;
+    }
     check_eight_bits::<Offload<I>>(&directory.config, device)?;
     Ok((plan, machine.flops_per_second))
+}
+
+/// Hours for a step on the CPU mean that a card was expected.
+fn refuse_slow_step(seconds: Option<(f64, f64)>) -> Result<(), BadInput> {
+    const MOST: f64 = 3.0 * 3600.0;
+    match seconds {
+        Some((fast, _)) if fast > MOST => Err(BadInput(format!(
+            "no GPU is used, and a step would take {} on the CPU; `train doctor` says what a GPU lacks, and `--device cpu` \
+             trains nevertheless",
+            duration(fast)
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn resume_command(run: &Path, device: DeviceChoice, ranks: &RankArgs) -> String {
@@ -218,6 +235,13 @@ fn resume_command(run: &Path, device: DeviceChoice, ranks: &RankArgs) -> String 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn steps_of_hours_on_the_cpu_need_a_word() {
+        assert!(refuse_slow_step(None).is_ok() && refuse_slow_step(Some((3600.0, 1e9))).is_ok());
+        let refused = refuse_slow_step(Some((36_000.0, 40_000.0))).expect_err("ten hours").to_string();
+        assert!(refused.contains("10 h") && refused.contains("--device cpu"), "{refused}");
+    }
 
     #[test]
     fn the_resume_command_can_be_pasted_into_a_shell() {

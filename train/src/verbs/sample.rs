@@ -17,6 +17,7 @@ use runs::{TEXTS_AT_ONCE, TextGenerator};
 use serde_json::json;
 use tokenizer::{Message, Role};
 
+use super::screen::Screen;
 use super::{CheckpointArgs, SamplingArgs};
 
 const MOST_TEXTS: u64 = 100_000;
@@ -111,7 +112,7 @@ fn stream_one<B: Backend>(
     Prompt { ids, text, between }: &Prompt,
 ) -> anyhow::Result<()> {
     print!("{text}{between}");
-    speaker.stream_to(slice::from_ref(ids), &mut std::io::stdout(), &AtomicBool::new(false))?;
+    speaker.stream_to(slice::from_ref(ids), &mut Screen::new(), &AtomicBool::new(false))?;
     println!("\n");
     Ok(std::io::stdout().flush()?)
 }
@@ -130,7 +131,7 @@ fn together<B: Backend>(
             let tokens = completion.tokens.len();
             println!("{}", json!({ "prompt": text, "text": said, "tokens": tokens, "finish": finish }));
         } else {
-            println!("{text}{between}{said}\n");
+            writeln!(Screen::new(), "{text}{between}{said}\n")?;
         }
     }
     Ok(())

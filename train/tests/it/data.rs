@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use crate::program::assert_success;
-use crate::tiny::Tiny;
+use crate::program::{assert_success, json, stderr, write_text};
+use crate::tiny::{Tiny, bits};
 
 #[test]
 fn nanogpt_shards_train_without_conversion() {
@@ -48,4 +48,54 @@ fn a_bad_record_is_named_and_the_rest_is_used() {
     let refused = tiny.attempt("refused", &[data, "data.on_bad_record=fail"]);
     assert!(!refused.status.success());
     assert!(String::from_utf8_lossy(&refused.stderr).contains("chats.jsonl document 51"));
+}
+
+fn write_chats(tiny: &Tiny) {
+    let line = |at: usize| format!("{{\"instruction\": \"{at}?\", \"output\": \"It is {at}.\"}}");
+    let records: Vec<_> = (0..60).map(line).collect();
+    fs::write(tiny.join("chats.json"), format!("[{}]", records.join(",\n"))).expect("writing");
+}
+
+#[test]
+fn a_validation_text_of_its_own_is_measured_whole_and_not_trained_on() {
+    let tiny = Tiny::new();
+    write_text(&tiny.join("in.txt"), 200);
+    fs::write(tiny.join("val.txt"), "Quite another text, with sixty and some letters in its one line.")
+        .expect("writing");
+    let data = r#"data={"source":"text","path":"in.txt","val_path":"val.txt","align":"document"}"#;
+    let output = tiny.attempt("run", &[data, "eval.sequences=null"]);
+    assert_success(&output);
+    let whole = fs::metadata(tiny.join("in.txt")).expect("written").len();
+    let said = stderr(&output);
+    assert!(
+        said.contains(&format!("of {} counted targets", whole + 1)),
+        "all of the text is trained on: {said}"
+    );
+    assert!(said.contains(" 2 to validate with"), "64 letters after the opening token: {said}");
+    let measured = tiny.train(&["eval", "--from", "run", "--device", "cpu", "--json", "--data", "val.txt"]);
+    assert_success(&measured);
+    assert_eq!(json(&measured)["loss"], json(&output)["val_loss"]);
+}
+
+#[test]
+fn a_mixture_takes_its_sources_by_weight_and_resumes_bit_for_bit() {
+    let tiny = Tiny::new();
+    write_text(&tiny.join("in.txt"), 200);
+    write_chats(&tiny);
+    let mixture = r#"data={"source":"text","align":"document","val_fraction":0.1,
+        "mixture":[{"path":"in.txt","weight":3},{"path":"chats.json","weight":1}]}"#;
+    let output = tiny.attempt("said", &[mixture, "train.steps=4"]);
+    assert_success(&output);
+    let said = stderr(&output);
+    assert!(said.contains("75.0 % from ") && said.contains("in.txt: 6 sequences"), "{said}");
+    assert!(said.contains("25.0 % from ") && said.contains("chats.json: 2 sequences"), "{said}");
+    tiny.assert_resumes_to_the_same_bits("mixed", &[mixture]);
+    let other = mixture.replace("\"weight\":3", "\"weight\":2");
+    assert_ne!(
+        bits(&tiny.run("other", &[&other, "train.steps=7"])),
+        bits(&tiny.run("same", &[mixture, "train.steps=7"]))
+    );
+    let refused =
+        tiny.train(&["--resume", "other", "--device", "cpu", "--set", "train.steps=9", "--set", mixture]);
+    assert!(stderr(&refused).contains("the training data are not those"), "{}", stderr(&refused));
 }

@@ -48,3 +48,53 @@ fn eval_of_other_data_leaves_the_run_untouched() {
     assert!(stdout(&output).contains("bits per byte"), "{}", stdout(&output));
     assert_eq!(bits(&tiny.resume("run", &[])), before);
 }
+
+#[test]
+fn any_text_is_measured_the_same_in_any_batches() {
+    let tiny = Tiny::trained(&[]);
+    crate::program::write_text(&tiny.join("in.txt"), 10);
+    let measured = |path: &str, more: &[&str]| {
+        let arguments = ["eval", "--from", "run", "--device", "cpu", "--json", "--data", path];
+        let output = tiny.train(&[&arguments[..], more].concat());
+        assert_success(&output);
+        json(&output)["loss"].as_f64().expect("a number")
+    };
+    let loss = measured("in.txt", &[]);
+    let other = measured("in.txt", &["--set", "train.micro_batch=5"]);
+    assert!((loss - other).abs() < 1e-6, "{loss} {other}");
+    let prepare = [
+        "prepare",
+        "--input",
+        "in.txt",
+        "--tokenizer",
+        "run/tokenizer",
+        "--out",
+        "set",
+        "--val-fraction",
+        "0",
+    ];
+    assert_success(&tiny.train(&prepare));
+    assert!((measured("set", &[]) - loss).abs() < 1e-6, "a prepared set is its text");
+}
+
+#[test]
+fn choices_are_counted_by_likelihood() {
+    let tiny = Tiny::trained(&[]);
+    let line = |choices: [&str; 2], answer: usize| {
+        serde_json::json!({ "context": "What", "choices": choices, "answer": answer }).to_string() + "\n"
+    };
+    // An untrained network finds fewer letters likelier.
+    let lines = line([" is", " is that over there"], 0).repeat(2) + &line([" is", " is that over there"], 1);
+    std::fs::write(tiny.join("task.jsonl"), lines).expect("writing");
+    let arguments = ["eval", "--from", "run", "--device", "cpu", "--choices", "task.jsonl"];
+    let counted = |more: &[&str]| {
+        let output = tiny.train(&[&arguments[..], &["--json"], more].concat());
+        assert_success(&output);
+        json(&output)
+    };
+    let score = counted(&[]);
+    assert_eq!((&score["questions"], &score["right"]), (&3.into(), &2.into()));
+    assert_eq!(counted(&["--set", "train.micro_batch=7"]), score);
+    let said = tiny.train(&arguments);
+    assert!(stdout(&said).contains("3 questions: 66.7 % right by likelihood"), "{}", stdout(&said));
+}

@@ -40,10 +40,27 @@ fn a_run_on_the_cpu_uses_the_memory_of_its_plan() {
 }
 
 #[test]
+fn tuning_a_published_model_is_planned_from_its_description_alone() {
+    let tiny = Tiny::new();
+    std::fs::create_dir(tiny.join("published")).expect("a folder");
+    let config = r#"{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 256,
+        "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+        "tie_word_embeddings": false}"#;
+    std::fs::write(tiny.join("published/config.json"), config).expect("writing");
+    let output =
+        tiny.train(&["plan", "--from", "published", "--on", "8GiB,32GiB,25GB/s,80TFLOP/s", "--json"]);
+    assert_success(&output);
+    let plan = json(&output);
+    assert_eq!(plan["tokens_per_step"], 4 * 2048, "the defaults for tuning");
+    assert_eq!(plan["parameters"], 2 * 256 * 64 + 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64);
+}
+
+#[test]
 fn a_preset_is_described_on_any_machine() {
     let tiny = Tiny::new();
     for (preset, parameters, tokens_per_step) in
-        [("gpt-1.5b", 1_557_686_400_u64, 32_768), ("toy", 917_504, 1024)]
+        [("gpt-1.5b", 1_557_686_400_u64, 524_288), ("toy", 917_504, 1024)]
     {
         // The refusal depends on the machine; the description does not.
         let output = tiny.train(&["plan", "--config", preset, "--device", "cpu", "--json"]);

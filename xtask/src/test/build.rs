@@ -17,7 +17,7 @@ use xtask::{invocation::Invocation, workspace};
 const TARGETS: &str = "--tests";
 
 /// No default enables these features with tests: the full suite runs them once more.
-const MORE_FEATURES: [(&str, &str); 2] = [("on-vulkan", "spirv"), ("tokenizer", "parquet")];
+const MORE_FEATURES: [(&str, &str); 2] = [("on-vulkan", "spirv"), ("tokenizer", "parquet-zstd")];
 
 pub(super) fn binaries(size: Size, packages: &[String]) -> Result<Vec<Binary>> {
     let mut binaries = compiled(&cargo_test(size, packages))?;

@@ -17,9 +17,12 @@ pub enum Format {
     Text,
     /// Any bytes, one document.
     Bytes,
-    /// A JSON object per line: `text`, `messages`, `conversations`, or `prompt` with `completion`.
+    /// A JSON object per line: `text`, `messages`, `conversations`, `prompt` with `completion`, or `instruction` with
+    /// `output`.
     JsonLines,
-    /// Apache Parquet with column `text`.
+    /// A JSON array of such objects.
+    JsonArray,
+    /// Apache Parquet with columns of these names.
     Parquet,
 }
 
@@ -32,10 +35,13 @@ pub(super) fn format(path: &Path, plain_bytes: bool) -> Result<(Format, Option<C
     // The extension before `.gz` or `.zst` names the contents.
     let named = if compression.is_some() { path.file_stem().map(Path::new) } else { Some(path) };
     let extension = named.and_then(Path::extension).unwrap_or_default().to_ascii_lowercase();
-    if begins_with_array_of_records(&sample) {
-        return Err(Error::JsonArray { path: path.to_owned() });
+    if extension == "arrow" || sample.starts_with(b"ARROW1") {
+        let reason = "this is an Arrow file; write it as Parquet with `dataset.to_parquet(...)`".to_owned();
+        return Err(Error::Parquet { path: path.to_owned(), reason });
     }
-    let format = if sample.starts_with(b"PAR1") {
+    let format = if begins_with_array_of_records(&sample, extension == "json") {
+        Format::JsonArray
+    } else if sample.starts_with(b"PAR1") {
         Format::Parquet
     } else if extension == "jsonl" || extension == "ndjson" || begins_with_document(&sample) {
         Format::JsonLines
@@ -54,14 +60,15 @@ fn sample(path: &Path, compression: Option<Compression>) -> Result<Vec<u8>, Erro
     Ok(sample)
 }
 
-/// Often `ShareGPT` files, which would train as text.
-fn begins_with_array_of_records(sample: &[u8]) -> bool {
+/// An array named `.json` holds records, whatever their keys.
+fn begins_with_array_of_records(sample: &[u8], is_json: bool) -> bool {
     let inside = without_mark(sample).strip_prefix(b"[").unwrap_or_default().trim_ascii_start();
     inside.starts_with(b"{")
-        && KEYS.iter().any(|key| {
-            let quoted = format!("\"{key}\"");
-            inside.windows(quoted.len()).any(|window| window == quoted.as_bytes())
-        })
+        && (is_json
+            || KEYS.iter().any(|key| {
+                let quoted = format!("\"{key}\"");
+                inside.windows(quoted.len()).any(|window| window == quoted.as_bytes())
+            }))
 }
 
 fn without_mark(sample: &[u8]) -> &[u8] {

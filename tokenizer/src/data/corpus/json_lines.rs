@@ -8,7 +8,7 @@ use std::{
 use super::{Body, FilePart, ReadParts, record};
 use crate::error::Error;
 
-const LONGEST_LINE: u64 = 256 << 20;
+pub(super) const LONGEST_LINE: u64 = 256 << 20;
 
 pub(super) struct JsonLines {
     path: PathBuf,

@@ -2,9 +2,9 @@
 
 mod compressed;
 mod detect;
+mod json_array;
 mod json_lines;
-#[cfg(feature = "parquet")]
-mod parquet_text;
+mod parquet_rows;
 mod record;
 mod text;
 
@@ -111,7 +111,8 @@ impl Iterator for FileParts {
 }
 
 impl Corpus {
-    /// Finds files under `inputs`, without hidden and empty ones. With `plain_bytes`, files other than JSON lines and
+    /// Finds files under `inputs`, without hidden and empty ones. A folder of records may also hold a README, and splits
+    /// other than `train`, which are left out. With `plain_bytes`, files other than JSON lines and
     /// Parquet need not be UTF-8.
     pub fn find(inputs: &[PathBuf], plain_bytes: bool) -> Result<Self, Error> {
         let mut files = Vec::new();
@@ -119,6 +120,7 @@ impl Corpus {
             let before = files.len();
             if fs::metadata(input).map_err(Error::read(input))?.is_dir() {
                 search(input, input, plain_bytes, &mut files)?;
+                keep_records(&mut files, before);
                 files[before..].sort_by(|a: &CorpusFile, b| a.name.cmp(&b.name));
             } else {
                 let name = input.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -165,17 +167,12 @@ impl CorpusFile {
             Format::Text => Box::new(text::TextParts::new(&self.path, contents()?, cut)),
             Format::Bytes => Box::new(text::ByteParts::new(&self.path, contents()?, cut)),
             Format::JsonLines => Box::new(json_lines::JsonLines::new(&self.path, contents()?)),
+            Format::JsonArray => Box::new(json_array::JsonArray::new(&self.path, contents()?)),
             Format::Parquet if self.compression.is_some() => {
                 let reason = "is a compressed Parquet file; decompress it first".to_owned();
                 return Err(Error::Parquet { path: self.path.clone(), reason });
             }
-            #[cfg(feature = "parquet")]
-            Format::Parquet => Box::new(parquet_text::ParquetText::open(&self.path, self.bytes)?),
-            #[cfg(not(feature = "parquet"))]
-            Format::Parquet => {
-                let reason = "this is a Parquet file; build with `--features parquet` to read it".to_owned();
-                return Err(Error::Parquet { path: self.path.clone(), reason });
-            }
+            Format::Parquet => Box::new(parquet_rows::ParquetRows::open(&self.path, self.bytes)?),
         })
     }
 }
@@ -194,6 +191,31 @@ impl Body {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// In a folder of records, leaves out descriptions, and beside files of a split `train` those of other splits.
+fn keep_records(files: &mut Vec<CorpusFile>, from: usize) {
+    let is_text = |file: &CorpusFile| matches!(file.format, Format::Text | Format::Bytes);
+    let base = |file: &CorpusFile| file.name.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
+    let of_split = |file: &CorpusFile, splits: &[&str]| {
+        let name = base(file);
+        let split = name.split(['-', '_', '.']).next().unwrap_or_default();
+        !is_text(file) && splits.contains(&split)
+    };
+    if files[from..].iter().all(is_text) {
+        return;
+    }
+    let has_train = files[from..].iter().any(|file| of_split(file, &["train"]));
+    let mut folder = files.split_off(from);
+    folder.retain(|file| {
+        let name = base(file);
+        let describes = ["readme", "license", "licence"].iter().any(|word| name.starts_with(word))
+            || ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"]
+                .contains(&name.as_str());
+        !(describes && is_text(file))
+            && !(has_train && of_split(file, &["test", "validation", "valid", "val", "dev"]))
+    });
+    files.append(&mut folder);
 }
 
 /// Does not follow links to folders: they may form a cycle.

@@ -18,7 +18,7 @@ use windows::{Shard, WindowStart, WindowTable};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    data::shard::{Manifest, MaskMap, ShardMap, ShardProblem, SplitEntry, read_across},
+    data::shard::{Manifest, MaskMap, ShardMap, ShardProblem, SplitEntry, Starts, read_across},
     encode::tokenizer::Tokenizer,
     error::Error,
     fingerprint::Fingerprint,
@@ -117,7 +117,8 @@ impl TokenDataset {
         for entry in entries {
             let tokens = ShardMap::open_entry(folder, &manifest, entry)?;
             let mask = entry.mask.as_ref().map(|mask| MaskMap::open(&folder.join(&mask.file), &tokens));
-            shards.push(Shard { tokens, mask: mask.transpose()? });
+            let starts = entry.starts.as_ref().map(|starts| Starts::open(folder, starts, &tokens));
+            shards.push(Shard { mask: mask.transpose()?, starts: starts.transpose()?, tokens });
         }
 
         let bos = manifest.tokenizer.bos;
@@ -154,7 +155,7 @@ impl TokenDataset {
                 ShardFormat::LlmC => ShardMap::open(path, vocab_size, [0; 8])?,
                 ShardFormat::NanoGpt => ShardMap::open_headerless(path, vocab_size)?,
             };
-            Ok(Shard { tokens, mask: None })
+            Ok(Shard { tokens, mask: None, starts: None })
         };
         let shards = files.iter().map(open).collect::<Result<Vec<_>, Error>>()?;
         Self::build(shards, None, bos, plan)
@@ -214,6 +215,17 @@ impl TokenDataset {
         self.bos
     }
 
+    /// Beginnings of documents within the split; `None` where only [`bos`](Self::bos) shows them.
+    pub(crate) fn document_starts(&self) -> Option<Vec<u64>> {
+        let mut before = 0;
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            all.extend(shard.starts.as_ref()?.documents().map(|start| before + start));
+            before += shard.tokens.tokens();
+        }
+        Some(all)
+    }
+
     pub(crate) fn window_length(&self) -> usize {
         self.plan.length
     }
@@ -221,7 +233,7 @@ impl TokenDataset {
     /// The window at `cursor`.
     pub fn window(&self, cursor: Cursor) -> Result<Window, Error> {
         let WindowStart { shard, from, fresh } = self.place(cursor);
-        let Shard { tokens, mask } = &self.shards[shard];
+        let Shard { tokens, mask, .. } = &self.shards[shard];
         let length = self.plan.length;
         let mut x = tokens.read(from, (length + 1).min((tokens.tokens() - from) as usize))?;
         let targets = x.len() - 1;
@@ -277,7 +289,7 @@ impl TokenDataset {
     /// Reads the split: compares checksums, and all ids with the vocabulary.
     pub fn verify(&self) -> Result<(), Error> {
         let entries = self.manifest.as_ref().map(|(_, manifest, split)| &split.entry(manifest).shards);
-        for (at, Shard { tokens, mask }) in self.shards.iter().enumerate() {
+        for (at, Shard { tokens, mask, .. }) in self.shards.iter().enumerate() {
             let entry = entries.map(|entries| &entries[at]);
             tokens.verify(entry.map(|entry| entry.sha256))?;
             if let (Some(mask), Some(entry)) = (mask, entry.and_then(|entry| entry.mask.as_ref())) {

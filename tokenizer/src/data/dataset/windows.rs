@@ -4,7 +4,7 @@
 //! predicts it. A window that no document or shard fills is moved back or padded.
 
 use crate::{
-    data::shard::{MaskMap, ShardMap, ShardProblem},
+    data::shard::{MaskMap, ShardMap, ShardProblem, Starts},
     error::Error,
 };
 
@@ -24,9 +24,9 @@ pub struct WindowPlan {
 pub enum Align {
     /// Back to back. Without a loss mask, a shard's incomplete last window is left out.
     Anywhere,
-    /// At the token that opens a document. Only documents longer than a window have windows inside; the last ends with
-    /// the document. A document cut by a window's end opens the next window. With a loss mask, inner windows begin half
-    /// a window before the next counted target: answers follow their questions.
+    /// At a document's beginning. Only documents longer than a window have windows inside; the last ends with the
+    /// document. A document cut by a window's end opens the next window. With a loss mask, inner windows begin half a
+    /// window before the next counted target, or later with a question if the document is longer than two windows.
     Document,
 }
 
@@ -53,6 +53,8 @@ const LONGEST: usize = 1 << 24;
 pub(super) struct Shard {
     pub(super) tokens: ShardMap,
     pub(super) mask: Option<MaskMap>,
+    /// `None` for other programs' and older shards, whose documents begin with an opening token.
+    pub(super) starts: Option<Starts>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,19 +180,22 @@ fn even(shards: &[Shard], length: u64) -> WindowStarts {
 fn listed(shards: &[Shard], bos: Option<u32>, length: u64, align: Align) -> Result<WindowStarts, Error> {
     let mut places = Vec::new();
     for (at, shard) in shards.iter().enumerate() {
-        let opening = match align {
-            Align::Anywhere => None,
-            Align::Document => {
-                Some(bos.ok_or_else(|| Error::shard(shard.tokens.path(), ShardProblem::NoDocumentToken))?)
+        let mut add = |from| places.push((at as u32, from));
+        match (align, &shard.starts, bos) {
+            (Align::Anywhere, _, _) => list(shard, std::iter::empty(), length, align, &mut add),
+            (Align::Document, Some(starts), _) => list(shard, starts.documents(), length, align, &mut add),
+            (Align::Document, None, Some(bos)) => {
+                list(shard, shard.tokens.positions(bos), length, align, &mut add);
             }
-        };
-        let documents = opening.into_iter().flat_map(|bos| shard.tokens.positions(bos));
-        list(shard, documents, length, align, |from| places.push((at as u32, from)));
+            (Align::Document, None, None) => {
+                return Err(Error::shard(shard.tokens.path(), ShardProblem::NoDocumentToken));
+            }
+        }
     }
     Ok(WindowStarts::Listed(places))
 }
 
-/// Calls `add` with each window's first token, in order. `documents` are positions of opening tokens.
+/// Calls `add` with each window's first token, in order. `documents` are their beginnings.
 fn list(
     shard: &Shard,
     documents: impl Iterator<Item = u64>,
@@ -210,14 +215,21 @@ fn list(
             document = next;
         }
 
-        // The next opening token is this document's last target.
+        // The next document's first token is this one's last target.
         let end = documents.peek().copied().unwrap_or(last);
         let from = match align {
             Align::Anywhere => {
                 (predicted + (target - 1 - predicted) / length * length).min(last.saturating_sub(length))
             }
             Align::Document if end - document <= length => document,
-            Align::Document => (target - 1).saturating_sub(context).max(document).min(end - length),
+            Align::Document => {
+                let least = (target - 1).saturating_sub(context).max(document).min(end - length);
+                let most = (target - 1).min(end - length);
+                let question = |starts: &Starts| starts.first_within(least..most + 1);
+                // Two windows begin and end a shorter document.
+                let is_long = end - document > 2 * length;
+                shard.starts.as_ref().filter(|_| is_long).and_then(question).unwrap_or(least)
+            }
         };
         add(from);
         predicted = from + length;

@@ -35,6 +35,8 @@ pub(super) struct EncodedPart {
     /// In the shard's format: a quarter to half of ids' memory.
     pub(super) tokens: Vec<u8>,
     pub(super) trained: Option<Vec<bool>>,
+    /// Places of later questions.
+    pub(super) questions: Vec<usize>,
     pub(super) bytes: u64,
 }
 
@@ -58,6 +60,8 @@ pub(super) struct Encoder<'a> {
     chats: Option<bool>,
     documents: u64,
     in_validation: u64,
+    /// Whether a document of text lacks its closing token.
+    unclosed: bool,
     bad: BadRecords,
 }
 
@@ -90,7 +94,20 @@ impl<'a> Encoder<'a> {
     ) -> Self {
         let (current, bad) = (Split::Train, BadRecords::default());
         let (chats, documents, in_validation) = (None, 0, 0);
-        Self { tokenizer, corpus, rule, cut, on_bad_record, current, chats, documents, in_validation, bad }
+        let unclosed = false;
+        Self {
+            tokenizer,
+            corpus,
+            rule,
+            cut,
+            on_bad_record,
+            current,
+            chats,
+            documents,
+            in_validation,
+            unclosed,
+            bad,
+        }
     }
 
     pub(super) fn holds_chats(&self) -> bool {
@@ -117,10 +134,15 @@ impl<'a> Encoder<'a> {
                 }
             };
             if part.begins {
+                parts.extend(self.closing_token());
                 self.current = part.split;
             }
             part.split = self.current;
+            self.unclosed = part.trained.is_none();
             parts.push(part);
+        }
+        if is_last {
+            parts.extend(self.closing_token());
         }
 
         let documents = parts.iter().filter(|part| part.begins).count() as u64;
@@ -136,6 +158,14 @@ impl<'a> Encoder<'a> {
         let width = self.content().bytes();
         let tokens = parts.iter().map(|part| part.tokens.len() as u64 / width).sum();
         Ok(EncodedBatch { parts, documents, bytes, tokens, position })
+    }
+
+    /// The last document's closing token, once.
+    fn closing_token(&mut self) -> Option<EncodedPart> {
+        let eos = self.tokenizer.end_of_text().filter(|_| std::mem::take(&mut self.unclosed))?;
+        let tokens = self.content().encode(Some(eos), &[]);
+        let (split, questions) = (self.current, Vec::new());
+        Some(EncodedPart { split, begins: false, drawn: 0, tokens, trained: None, questions, bytes: 0 })
     }
 
     /// Moves a document and its copies into an empty split.
@@ -190,19 +220,20 @@ impl<'a> Encoder<'a> {
     fn encode_part(&self, part: &Part) -> Result<EncodedPart, Error> {
         let bytes = part.body.len() as u64;
         let encoded = match &part.body {
-            Body::Text(text) => self.tokenizer.encode(text).map(|ids| (ids, None)),
-            Body::Bytes(bytes) => self.tokenizer.encode_bytes(bytes).map(|ids| (ids, None)),
-            Body::Chat(messages) => {
-                self.tokenizer.encode_chat(messages).map(|chat| (chat.ids, Some(chat.trained)))
-            }
+            Body::Text(text) => self.tokenizer.encode(text).map(|ids| (ids, None, Vec::new())),
+            Body::Bytes(bytes) => self.tokenizer.encode_bytes(bytes).map(|ids| (ids, None, Vec::new())),
+            Body::Chat(messages) => self
+                .tokenizer
+                .encode_chat(messages)
+                .map(|chat| (chat.ids, Some(chat.trained), chat.questions)),
         };
-        let (ids, trained) = encoded.map_err(|error| self.with_location(error, part))?;
+        let (ids, trained, questions) = encoded.map_err(|error| self.with_location(error, part))?;
         // The template writes its own.
         let bos = self.tokenizer.bos().filter(|_| part.begins && trained.is_none());
         let tokens = self.content().encode(bos, &ids);
         let drawn = self.draw(part);
         let split = if part.begins { self.split_of(part, drawn) } else { Split::Train };
-        Ok(EncodedPart { split, begins: part.begins, drawn, tokens, trained, bytes })
+        Ok(EncodedPart { split, begins: part.begins, drawn, tokens, trained, questions, bytes })
     }
 
     fn content(&self) -> Content {

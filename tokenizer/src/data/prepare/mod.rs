@@ -116,6 +116,7 @@ impl Preparation {
                 sha256: tokenizer.fingerprint(),
                 vocab_size: tokenizer.vocab_size(),
                 bos: tokenizer.bos(),
+                eos: tokenizer.end_of_text(),
             },
             inputs: inputs.map(|file| Input { name: file.name.clone(), bytes: file.bytes }).collect(),
             split: self.rule(corpus),
@@ -257,7 +258,7 @@ fn write(
             if part.begins {
                 writer.begin_document();
             }
-            writer.push(&part.tokens, part.trained.as_deref(), part.bytes)?;
+            writer.push(&part.tokens, part.trained.as_deref(), &part.questions, part.bytes)?;
         }
     }
     Ok((train.finish()?, val.finish()?))

@@ -59,6 +59,9 @@ fn difference(made: &Manifest, plan: &Manifest, on_bad_record: OnBadRecord) -> O
     if on_bad_record == OnBadRecord::Fail && !made.bad_records.is_empty() {
         return Some("bad records left out");
     }
+    if made.tokenizer.eos != plan.tokenizer.eos && made.tokenizer.sha256 == plan.tokenizer.sha256 {
+        return Some("documents that are closed otherwise");
+    }
     if made.tokenizer != plan.tokenizer {
         return Some("another tokenizer");
     }

@@ -11,6 +11,8 @@ pub(crate) enum Content {
     Wide,
     /// A byte per token: 1 for training targets.
     Mask,
+    /// 32-bit positions: see [`super::Starts`].
+    Starts,
 }
 
 const TOKEN_MAGICS: &str = "20240520 (16-bit tokens) or 20240801 (32-bit tokens), as in llm.c's shards";
@@ -25,13 +27,14 @@ impl Content {
             Self::Narrow => (20_240_520, 1),
             Self::Wide => (20_240_801, 7),
             Self::Mask => (20_261_121, 1),
+            Self::Starts => (20_261_128, 1),
         }
     }
 
     pub(crate) fn bytes(self) -> u64 {
         match self {
             Self::Narrow => 2,
-            Self::Wide => 4,
+            Self::Wide | Self::Starts => 4,
             Self::Mask => 1,
         }
     }
@@ -50,10 +53,17 @@ impl Content {
         }
         match self {
             Self::Narrow => all(first, ids, |id| (id as u16).to_le_bytes()),
-            Self::Wide => all(first, ids, u32::to_le_bytes),
+            Self::Wide | Self::Starts => all(first, ids, u32::to_le_bytes),
             Self::Mask => all(first, ids, |id| [id as u8]),
         }
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ShardFile {
+    Tokens,
+    Mask,
+    Starts,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,14 +102,14 @@ impl Header {
         known.contains(&magic).then_some(if marked { Origin::Prepared } else { Origin::OtherProgram })
     }
 
-    pub(crate) fn parse(bytes: &[u8], found: u64, mask: bool) -> Result<Self, ShardProblem> {
+    pub(crate) fn parse(bytes: &[u8], found: u64, file: ShardFile) -> Result<Self, ShardProblem> {
         let bytes = bytes.get(..Self::BYTES).ok_or(ShardProblem::NoHeader { found })?;
         let word = |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
 
-        let (known, expected): (&[Content], _) = if mask {
-            (&[Content::Mask], "20261121 (a loss mask)")
-        } else {
-            (&[Content::Narrow, Content::Wide], TOKEN_MAGICS)
+        let (known, expected): (&[Content], _) = match file {
+            ShardFile::Tokens => (&[Content::Narrow, Content::Wide], TOKEN_MAGICS),
+            ShardFile::Mask => (&[Content::Mask], "20261121 (a loss mask)"),
+            ShardFile::Starts => (&[Content::Starts], "20261128 (beginnings of documents)"),
         };
         let content = known.iter().copied().find(|content| content.magic_and_version().0 == word(0));
         let content = content.ok_or(ShardProblem::Magic { found: word(0), expected })?;

@@ -51,6 +51,9 @@ pub struct TokenizerEntry {
     pub vocab_size: u32,
     /// Opens documents.
     pub bos: Option<u32>,
+    /// Closes documents of text, where it is another token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eos: Option<u32>,
 }
 
 /// An input file.
@@ -109,13 +112,16 @@ pub struct ShardEntry {
     /// Digest after the header.
     pub sha256: Fingerprint,
     /// Loss mask.
-    pub mask: Option<MaskEntry>,
+    pub mask: Option<SideEntry>,
+    /// Beginnings of documents and questions; older sets have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starts: Option<SideEntry>,
 }
 
-/// A shard's loss mask.
+/// A file beside a shard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct MaskEntry {
+pub struct SideEntry {
     /// Name in the set's folder.
     pub file: String,
     /// Digest after the header.
@@ -168,7 +174,8 @@ impl Manifest {
         }
         let manifest: Self = serde_json::from_slice(json)?;
         for shard in manifest.train.shards.iter().chain(&manifest.val.shards) {
-            for file in std::iter::once(&shard.file).chain(shard.mask.as_ref().map(|mask| &mask.file)) {
+            let beside = [&shard.mask, &shard.starts].into_iter().flatten().map(|entry| &entry.file);
+            for file in std::iter::once(&shard.file).chain(beside) {
                 let mut parts = Path::new(file).components();
                 if !matches!((parts.next(), parts.next()), (Some(Component::Normal(name)), None) if name == file.as_str())
                 {

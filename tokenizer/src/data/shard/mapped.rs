@@ -8,7 +8,7 @@ use std::{
 use memmap2::Mmap;
 use sha2::{Digest, Sha256};
 
-use super::{Content, Header, Manifest, ShardEntry, ShardProblem};
+use super::{Content, Header, Manifest, ShardEntry, ShardFile, ShardProblem};
 use crate::{error::Error, fingerprint::Fingerprint, regular};
 
 const STRIDE: u64 = 1 << 16;
@@ -43,8 +43,8 @@ impl ShardMap {
     /// Zeros for `tokenizer`, here or in the file, match any.
     pub(crate) fn open(path: &Path, vocabulary: u32, tokenizer: [u8; 8]) -> Result<Self, Error> {
         let map = map(path, Header::BYTES as u64, no_header)?;
-        let header =
-            Header::parse(&map, map.len() as u64, false).map_err(|problem| Error::shard(path, problem))?;
+        let header = Header::parse(&map, map.len() as u64, ShardFile::Tokens)
+            .map_err(|problem| Error::shard(path, problem))?;
         if header.tokenizer != tokenizer && header.tokenizer != [0; 8] && tokenizer != [0; 8] {
             let hex = |bytes: [u8; 8]| format!("{:016x}", u64::from_be_bytes(bytes));
             let (expected, found) = (hex(tokenizer), hex(header.tokenizer));
@@ -173,8 +173,8 @@ pub(crate) fn read_across<'s>(
 impl MaskMap {
     pub(crate) fn open(path: &Path, shard: &ShardMap) -> Result<Self, Error> {
         let map = map(path, Header::BYTES as u64, no_header)?;
-        let header =
-            Header::parse(&map, map.len() as u64, true).map_err(|problem| Error::shard(path, problem))?;
+        let header = Header::parse(&map, map.len() as u64, ShardFile::Mask)
+            .map_err(|problem| Error::shard(path, problem))?;
         let (expected, found) = (shard.tokens, u64::from(header.tokens));
         if expected != found {
             return Err(Error::shard(path, ShardProblem::Tokens { expected, found }));
@@ -214,7 +214,7 @@ impl MaskMap {
     }
 }
 
-fn verify(path: &Path, payload: &[u8], expected: Option<Fingerprint>) -> Result<(), Error> {
+pub(super) fn verify(path: &Path, payload: &[u8], expected: Option<Fingerprint>) -> Result<(), Error> {
     let found = Fingerprint::finish(Sha256::new_with_prefix(payload));
     match expected {
         Some(expected) if expected != found => {

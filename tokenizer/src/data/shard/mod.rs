@@ -1,16 +1,18 @@
 //! Token shards, between preparation and training.
 //!
 //! A shard has llm.c's `.bin` format: a header of 256 32-bit integers, then ids. A manifest describes a set.
-//! Conversations have loss masks in the same format, a byte per token.
+//! Conversations have loss masks in the same format, a byte per token; beginnings of documents have a file, too.
 
 mod header;
 mod manifest;
 mod mapped;
+mod starts;
 mod writer;
 
-pub(crate) use header::{Content, Header, Origin};
-pub use manifest::{Input, MANIFEST, Manifest, MaskEntry, ShardEntry, SplitEntry, SplitRule, TokenizerEntry};
+pub(crate) use header::{Content, Header, Origin, ShardFile};
+pub use manifest::{Input, MANIFEST, Manifest, ShardEntry, SideEntry, SplitEntry, SplitRule, TokenizerEntry};
 pub(crate) use mapped::{MaskMap, ShardMap, read_across};
+pub(crate) use starts::Starts;
 pub(crate) use writer::SplitWriter;
 
 use crate::fingerprint::Fingerprint;
@@ -103,6 +105,14 @@ pub enum ShardProblem {
         value: u8,
         /// In the mask.
         at: u64,
+    },
+    /// Beginnings out of order or beyond the shard.
+    #[error("lists the beginning {at} out of order, or beyond the shard's {tokens} tokens")]
+    Start {
+        /// The position.
+        at: u32,
+        /// Tokens of the shard.
+        tokens: u64,
     },
     /// Tokens changed since writing.
     #[error("has changed since it was written: its tokens' SHA-256 is {found}; expected {expected}")]

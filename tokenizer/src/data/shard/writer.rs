@@ -8,7 +8,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{Content, Header, MaskEntry, ShardEntry, SplitEntry};
+use super::{Content, Header, ShardEntry, SideEntry, SplitEntry, Starts};
 use crate::{error::Error, fingerprint::Fingerprint};
 
 /// Hashed and written at once, in the core's cache.
@@ -33,6 +33,7 @@ pub(crate) struct SplitWriter {
 struct OpenShard {
     tokens: Payload,
     mask: Option<Payload>,
+    starts: Payload,
     documents: u64,
 }
 
@@ -63,15 +64,19 @@ impl SplitWriter {
         self.begins = true;
     }
 
-    /// Appends tokens (see [`Content::encode`]) of `bytes` bytes of text; starts another shard when one is full.
+    /// Appends tokens (see [`Content::encode`]) of `bytes` bytes of text, with later `questions` at these places;
+    /// starts another shard when one is full.
     pub(crate) fn push(
         &mut self,
         mut tokens: &[u8],
         mut trained: Option<&[bool]>,
+        questions: &[usize],
         bytes: u64,
     ) -> Result<(), Error> {
         self.done.bytes += bytes;
         let width = self.content.bytes() as usize;
+        let mut questions = questions.iter().copied().peekable();
+        let mut done = 0;
         while !tokens.is_empty() {
             let shard = match &mut self.open {
                 Some(shard) => shard,
@@ -83,6 +88,15 @@ impl SplitWriter {
 
             let fits = (tokens.len() / width).min((self.shard_tokens - shard.tokens.count) as usize);
             let (now, later) = tokens.split_at(fits * width);
+            let before = shard.tokens.count;
+            if std::mem::take(&mut self.begins) {
+                shard.documents += 1;
+                shard.start(Starts::document(before))?;
+            }
+            while let Some(at) = questions.next_if(|at| *at < done + fits) {
+                shard.start(Starts::question(before + (at - done) as u64))?;
+            }
+            done += fits;
             shard.tokens.push(fits, |bytes| bytes.extend_from_slice(now))?;
             if let (Some(flags), Some(mask)) = (&mut trained, &mut shard.mask) {
                 let (now, later) = flags.split_at(fits);
@@ -90,7 +104,6 @@ impl SplitWriter {
                 *flags = later;
             }
 
-            shard.documents += u64::from(std::mem::take(&mut self.begins));
             tokens = later;
             if shard.tokens.count == self.shard_tokens {
                 self.close()?;
@@ -105,14 +118,16 @@ impl SplitWriter {
     }
 
     fn close(&mut self) -> Result<(), Error> {
-        let Some(OpenShard { tokens, mask, documents }) = self.open.take() else { return Ok(()) };
+        let Some(OpenShard { tokens, mask, starts, documents }) = self.open.take() else { return Ok(()) };
         let count = tokens.count;
         let (file, sha256) = tokens.close(self.content, self.tokenizer)?;
         let mask = mask.map(|mask| mask.close(Content::Mask, self.tokenizer)).transpose()?;
-        let mask = mask.map(|(file, sha256)| MaskEntry { file, sha256 });
+        let mask = mask.map(|(file, sha256)| SideEntry { file, sha256 });
+        let starts = starts.close(Content::Starts, self.tokenizer)?;
+        let starts = Some(SideEntry { file: starts.0, sha256: starts.1 });
         self.done.tokens += count;
         self.done.documents += documents;
-        self.done.shards.push(ShardEntry { file, tokens: count, documents, sha256, mask });
+        self.done.shards.push(ShardEntry { file, tokens: count, documents, sha256, mask, starts });
         Ok(())
     }
 }
@@ -120,7 +135,12 @@ impl SplitWriter {
 impl OpenShard {
     fn create(stem: &Path, masked: bool) -> Result<Self, Error> {
         let mask = masked.then(|| Payload::create(stem.with_extension("mask"))).transpose()?;
-        Ok(Self { tokens: Payload::create(stem.with_extension("bin"))?, mask, documents: 0 })
+        let starts = Payload::create(stem.with_extension("starts"))?;
+        Ok(Self { tokens: Payload::create(stem.with_extension("bin"))?, mask, starts, documents: 0 })
+    }
+
+    fn start(&mut self, start: u32) -> Result<(), Error> {
+        self.starts.push(1, |bytes| bytes.extend_from_slice(&start.to_le_bytes()))
     }
 }
 

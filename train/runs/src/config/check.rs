@@ -1,5 +1,6 @@
 //! Refuses values out of range or incompatible, without opening files. Refusals name keys, values and the way out.
 
+mod data;
 mod lora;
 mod ranks;
 
@@ -33,6 +34,7 @@ pub(super) fn combinations(config: &Config) -> Vec<Combination> {
     refusals.schedule(config);
     refusals.sampling(config);
     refusals.paths(config);
+    refusals.mixture(config);
     refusals.vocabulary(config);
     refusals.conversations(config);
     refusals.memory(config);
@@ -244,7 +246,7 @@ impl Refusals {
 
         let source = json(&data.source);
         match (&data.path, data.source) {
-            (None, DataSource::Text | DataSource::Shards) => self.add(
+            (None, DataSource::Text | DataSource::Shards) if data.mixture.is_empty() => self.add(
                 &["data.path", "data.source"],
                 format!(
                     "`data.path` is missing: `data.source` = {source} reads what it names; \

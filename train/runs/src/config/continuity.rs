@@ -61,6 +61,8 @@ impl Config {
             // digest, so they may move.
             "model.compute"
             | "data.path"
+            | "data.mixture"
+            | "data.val_path"
             | "data.indexes"
             | "data.on_bad_record"
             | "train.lora_base.path" => true,
@@ -80,10 +82,12 @@ impl Config {
 
     /// Makes paths absolute: a saved configuration is used from any folder.
     pub fn resolve_paths(&mut self) -> anyhow::Result<()> {
-        let paths = [&mut self.data.path, &mut self.tokenizer.path, &mut self.memory.disk];
+        let Self { data, tokenizer, memory, .. } = self;
+        let paths = [&mut data.path, &mut data.val_path, &mut tokenizer.path, &mut memory.disk];
+        let parts = data.mixture.iter_mut().map(|part| &mut part.path);
         let base = self.train.lora_base.iter_mut().map(|base| &mut base.path);
-        let listed = self.data.indexes.iter_mut().flat_map(|listed| [&mut listed.index, &mut listed.set]);
-        for path in paths.into_iter().flatten().chain(listed).chain(base) {
+        let listed = data.indexes.iter_mut().flat_map(|listed| [&mut listed.index, &mut listed.set]);
+        for path in paths.into_iter().flatten().chain(parts).chain(listed).chain(base) {
             *path = std::path::absolute(&path).with_context(|| format!("resolving {}", path.display()))?;
         }
         Ok(())
@@ -93,12 +97,14 @@ impl Config {
     pub fn dead_paths(&self) -> Vec<(&'static str, &Path)> {
         let paths = [
             ("data.path", &self.data.path),
+            ("data.val_path", &self.data.val_path),
             ("tokenizer.path", &self.tokenizer.path),
             ("memory.disk", &self.memory.disk),
         ];
         let given = paths.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?)));
         let listed = self.data.indexes.iter().flat_map(|listed| [&listed.index, &listed.set]);
         let given = given.chain(listed.map(|path| ("data.indexes", path.as_path())));
+        let given = given.chain(self.data.mixture.iter().map(|part| ("data.mixture", part.path.as_path())));
         given.filter(|(_, path)| !path.exists()).collect()
     }
 }

@@ -6,6 +6,7 @@ use backend_offload::Budget;
 use models::{BaseForm, LoraConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokenizer::ChatFormat;
 
 use super::amounts::{Amount, DiskPart, Meaning};
 use super::lora::LoraBase;
@@ -24,6 +25,8 @@ pub struct TokenizerSection {
     pub vocab_size: usize,
     /// Whether chat control tokens are added (not `file`).
     pub chat: bool,
+    /// Chat format, in place of the vocabulary's own template.
+    pub template: Option<ChatFormat>,
 }
 
 /// Kind of tokenizer.
@@ -48,6 +51,10 @@ pub struct DataSection {
     pub source: DataSource,
     /// A text file or folder (`text`); a prepared set, or a folder of llm.c's or nanoGPT's `.bin` files (`shards`).
     pub path: Option<PathBuf>,
+    /// Several of them, in place of `path`.
+    pub mixture: Vec<MixturePart>,
+    /// A text file, folder or prepared set to validate with, in place of a share of the training text.
+    pub val_path: Option<PathBuf>,
     /// Generated conversations (`dialogues`).
     pub dialogues: usize,
     /// Share held out for validation (`text`, `dialogues`).
@@ -62,6 +69,16 @@ pub struct DataSection {
     pub on_bad_record: OnBadRecordKind,
     /// Indexes of `train index build`, searched before the training text (`model.longest_match`).
     pub indexes: Vec<IndexEntry>,
+}
+
+/// A part of the training text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MixturePart {
+    /// A text or a prepared set, as `data.path`.
+    pub path: PathBuf,
+    /// Share of the sequences, among all weights.
+    pub weight: f64,
 }
 
 /// An indexed text.
@@ -337,7 +354,7 @@ pub struct ReportSection {
 
 impl Default for TokenizerSection {
     fn default() -> Self {
-        Self { kind: TokenizerKind::Bpe, path: None, vocab_size: 50_257, chat: true }
+        Self { kind: TokenizerKind::Bpe, path: None, vocab_size: 50_257, chat: true, template: None }
     }
 }
 
@@ -346,6 +363,8 @@ impl Default for DataSection {
         Self {
             source: DataSource::Dialogues,
             path: None,
+            mixture: Vec::new(),
+            val_path: None,
             dialogues: 20_000,
             val_fraction: 0.05,
             split: SplitKind::Document,

@@ -54,7 +54,9 @@ impl RunDirectory {
 
     fn lock(&self) -> anyhow::Result<File> {
         let path = self.path.join(LOCK);
-        let file = File::create(&path).with_context(|| format!("making {}", path.display()))?;
+        // Untruncated: a run from elsewhere may have a link of this name.
+        let file = File::options().write(true).create(true).truncate(false).open(&path);
+        let file = file.with_context(|| format!("making {}", path.display()))?;
         match file.try_lock() {
             Ok(()) => Ok(file),
             Err(TryLockError::WouldBlock) => {
@@ -157,6 +159,19 @@ mod tests {
         let run = directory(folder.path());
         let _start = run.start().expect("it is not locked");
         assert!(PREPARED.iter().all(|name| !folder.path().join(name).exists()));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_lock_that_is_a_link_leaves_its_target_as_it_was() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let target = folder.path().join("target");
+        fs::write(&target, "mine").expect("writing");
+        let path = folder.path().join("run");
+        fs::create_dir(&path).expect("making");
+        std::os::unix::fs::symlink(&target, path.join(LOCK)).expect("linked");
+        drop(directory(&path).start().expect("it is not locked"));
+        assert_eq!(fs::read_to_string(&target).expect("still there"), "mine");
     }
 
     #[test]

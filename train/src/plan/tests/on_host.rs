@@ -224,7 +224,8 @@ fn eight_bits_move_33_bytes_per_32_elements_each_way() {
 #[test]
 fn auto_puts_the_optimizer_where_the_fewest_bytes_move() {
     let choose = |set: &[&str], machine: &Machine| {
-        let set: Vec<_> = ["memory.optimizer=auto"].iter().chain(set).map(|&set| set.to_owned()).collect();
+        let set = [short_steps("gpt-1.5b"), &["memory.optimizer=auto"], set].concat();
+        let set: Vec<_> = set.into_iter().map(str::to_owned).collect();
         let config = Config::load("gpt-1.5b", &set).expect("a preset");
         placed(&config, &Footprint::of(&config.model).expect("valid"), machine).memory
     };

@@ -275,6 +275,18 @@ fn describe(config: &Config, training: &TrainingWindows, validation: &Validation
     let (steps, per_step) = (config.train.steps, config.train.micro_batch * config.train.accumulate);
     let passes = (steps * per_step as u64) as f64 / training.sequences().max(1) as f64;
     eprintln!("{steps} steps of {per_step} sequences: {passes:.1} passes over the training text");
+    let sources = training.sources();
+    for source in sources.iter().filter(|_| sources.len() > 1) {
+        let taken = source.share * (steps * per_step as u64) as f64;
+        eprintln!(
+            "  {:.1} % from {}: {} sequences, {:.1} passes over its {} tokens",
+            100.0 * source.share,
+            source.name,
+            taken.round(),
+            taken / source.sequences.max(1) as f64,
+            source.tokens
+        );
+    }
 
     if let (Some(training), Some(measured)) = (training.hits(), validation.hits()) {
         let copies = if validation.know_copies() {
