@@ -7,4 +7,5 @@ mod client;
 mod answers;
 mod load;
 mod lookup;
+mod scores;
 mod served_models;

@@ -37,6 +37,7 @@ mod connection_slots;
 mod echo;
 mod engine;
 mod error;
+mod grammar;
 mod limits;
 mod listen;
 mod metrics;
@@ -61,9 +62,10 @@ pub use access::{ApiKey, BadKey};
 pub use args::{KEY_VARIABLE, ServerArgs};
 pub use echo::{Echo, EchoArgs};
 pub use engine::{
-    Adjustment, Counter, Counters, Decoder, EncodeError, Engine, EngineError, Key, Likelihood, Message,
-    Model, Role, Sampling, SequenceRequest, Token, Vocabulary,
+    Adjustment, Counter, Counters, Decoder, EncodeError, Engine, EngineError, Key, KvMemory, Likelihood,
+    Message, Model, PromptRead, Role, Sampling, SequenceRequest, Token, Vocabulary,
 };
+pub use grammar::Grammar;
 pub use limits::Limits;
 pub use program::{init_logging, run};
 pub use web::{Settings, Web};
