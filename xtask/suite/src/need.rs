@@ -31,6 +31,12 @@ pub enum Need {
     Namespace,
     /// Python's `openai`, and a browser with its driver.
     Clients,
+    /// nginx.
+    Nginx,
+    /// Caddy.
+    Caddy,
+    /// Python's `lm-eval`.
+    Harness,
     /// Valgrind.
     Valgrind,
     /// Python with `torch` and `transformers`.
@@ -49,7 +55,7 @@ pub enum Need {
 
 impl Need {
     /// In the order of summaries.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 17] = [
         Self::Vulkan,
         Self::StandIn,
         Self::Mpi,
@@ -57,6 +63,9 @@ impl Need {
         Self::Mounts,
         Self::Namespace,
         Self::Clients,
+        Self::Nginx,
+        Self::Caddy,
+        Self::Harness,
         Self::Valgrind,
         Self::Torch,
         Self::LlamaCpp,
@@ -76,6 +85,9 @@ impl Need {
             Self::Mounts => "mounts",
             Self::Namespace => "namespace",
             Self::Clients => "clients",
+            Self::Nginx => "nginx",
+            Self::Caddy => "caddy",
+            Self::Harness => "lm-eval",
             Self::Valgrind => "valgrind",
             Self::Torch => "torch",
             Self::LlamaCpp => "llama.cpp",
@@ -98,6 +110,9 @@ impl Need {
                 "apt-get install iproute2, and allow unprivileged user namespaces or run as root"
             }
             Self::Clients => "serve/web/tests/install-clients",
+            Self::Nginx => "apt-get install nginx-light",
+            Self::Caddy => "apt-get install caddy",
+            Self::Harness => "serve/tests/install-harness",
             Self::Valgrind => "apt-get install valgrind",
             Self::Torch => "pip install torch transformers",
             Self::LlamaCpp => "train/tests/goldens/continue.mjs says how to install it",

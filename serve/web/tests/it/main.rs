@@ -12,6 +12,7 @@ mod memory;
 mod openai;
 mod page;
 mod program;
+mod proxies;
 mod responses;
 mod service;
 #[cfg(feature = "structured")]
