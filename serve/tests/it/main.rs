@@ -5,6 +5,7 @@
 mod client;
 
 mod answers;
+mod harness;
 mod load;
 mod lookup;
 mod scores;
