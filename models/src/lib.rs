@@ -91,7 +91,6 @@ pub use norm::NormKind;
 pub use on_demand::OnDemand;
 pub use parameters::{ParameterInfo, Part};
 pub use precision::Compute;
-pub use ragged::POSITIONS_AT_ONCE;
 pub use rotary::{RopeScaling, Rotary};
 pub use sample::{Sampling, SamplingError};
 pub use stop::Stop;

@@ -2,7 +2,8 @@
 
 use anyhow::ensure;
 use backend_offload::{Budget, Bytes, TierStats};
-use models::{GptConfig, POSITIONS_AT_ONCE};
+use models::GptConfig;
+use models::ragged::POSITIONS_AT_ONCE;
 
 /// Share of the memory left by the weights that the default takes. Activations and logits need the rest.
 const SHARE: f64 = 0.5;

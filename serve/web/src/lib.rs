@@ -27,6 +27,8 @@
 //! A request passes `listen`, `connection_slots`, `routes`, `body` (bytes to fields), `api` (fields to sequences),
 //! `queue` (in `turns`) and `scheduler`. Its answer passes `sequence` (tokens to text) and `api/answer`.
 
+#[cfg(not(feature = "structured"))]
+mod absent_grammar;
 mod access;
 mod api;
 mod args;
@@ -38,6 +40,8 @@ mod echo;
 mod engine;
 mod error;
 mod grammar;
+#[cfg(feature = "structured")]
+mod guided_grammar;
 mod limits;
 mod listen;
 mod metrics;

@@ -1,7 +1,7 @@
 //! A build without grammars refuses them.
 
-use super::Form;
 use crate::engine::Vocabulary;
+use crate::grammar::Form;
 
 /// The tokens that may follow in one answer. This build has none.
 #[derive(Debug, Clone)]

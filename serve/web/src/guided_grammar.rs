@@ -8,8 +8,8 @@ use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 
-use super::Form;
 use crate::engine::Vocabulary;
+use crate::grammar::Form;
 
 /// The tokens that may follow in one answer.
 #[derive(Clone)]

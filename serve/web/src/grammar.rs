@@ -6,18 +6,13 @@
 use serde_json::Value;
 
 #[cfg(not(feature = "structured"))]
-mod absent;
-#[cfg(feature = "structured")]
-mod guided;
-
+pub use crate::absent_grammar::Grammar;
 #[cfg(not(feature = "structured"))]
-pub use absent::Grammar;
-#[cfg(not(feature = "structured"))]
-pub(crate) use absent::Grammars;
+pub(crate) use crate::absent_grammar::Grammars;
 #[cfg(feature = "structured")]
-pub use guided::Grammar;
+pub use crate::guided_grammar::Grammar;
 #[cfg(feature = "structured")]
-pub(crate) use guided::Grammars;
+pub(crate) use crate::guided_grammar::Grammars;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Form {
