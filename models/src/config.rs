@@ -243,6 +243,11 @@ impl GptConfig {
         self.n_kv_head.unwrap_or(self.n_head)
     }
 
+    /// Bytes of a token's keys and values while decoding.
+    pub fn kv_bytes_per_token(&self) -> u64 {
+        (2 * self.n_layer * self.kv_heads() * self.head_dim()) as u64 * self.compute.bytes()
+    }
+
     /// Features per head.
     pub fn head_dim(&self) -> usize {
         self.head_dim.unwrap_or(self.n_embd / self.n_head)

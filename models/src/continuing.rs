@@ -8,7 +8,13 @@ use crate::generate::GenerateError;
 /// A [`Continuous`] of any backend: users of `dyn Continuing` compile without the model.
 pub trait Continuing {
     /// See [`Continuous::join`].
-    fn join(&mut self, key: u64, wanted: Continuation) -> Result<usize, GenerateError>;
+    fn join(&mut self, key: u64, wanted: Continuation) -> Result<(), GenerateError>;
+
+    /// See [`Continuous::has_room`].
+    fn has_room(&self, prompt: usize, max_tokens: usize) -> bool;
+
+    /// See [`Continuous::held`].
+    fn held(&self) -> usize;
 
     /// See [`Continuous::leave`].
     fn leave(&mut self, key: u64);
@@ -24,8 +30,16 @@ pub trait Continuing {
 }
 
 impl<B: Backend> Continuing for Continuous<'_, B> {
-    fn join(&mut self, key: u64, wanted: Continuation) -> Result<usize, GenerateError> {
+    fn join(&mut self, key: u64, wanted: Continuation) -> Result<(), GenerateError> {
         Continuous::join(self, key, wanted)
+    }
+
+    fn has_room(&self, prompt: usize, max_tokens: usize) -> bool {
+        Continuous::has_room(self, prompt, max_tokens)
+    }
+
+    fn held(&self) -> usize {
+        Continuous::held(self)
     }
 
     fn leave(&mut self, key: u64) {

@@ -1,10 +1,14 @@
 //! Continuous batching: sequences join and leave; every step gives each its next token.
 //!
 //! A sequence's tokens do not depend on the others (`a_continuous_batch_gives_each_request_the_tokens_of_generate`):
-//! seed and row key random numbers, and attention sees the sequence's own keys. Caches of ended sequences stay: a
-//! prompt with a known beginning reads only the rest.
+//! seed and row key random numbers, and attention sees the sequence's own keys.
+//!
+//! Keys and values of running and of ended sequences share one bound in positions. Running ones reserve theirs when they
+//! join; ended ones keep theirs while there is room. A prompt with a known beginning reads only the rest, and waits while
+//! an earlier sequence reads that beginning (`siblings_read_their_prompt_once`).
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use burn::tensor::backend::Backend;
@@ -13,12 +17,12 @@ use crate::adjustment::Adjustment;
 use crate::generate::GenerateError;
 use crate::gpt::Gpt;
 use crate::lookup::{Lookup, Text};
-use crate::ragged::{self, Sequence, Turn};
+use crate::ragged::{self, Sequence, Turn, capacity_for};
 use crate::random::{Random, combine};
 use crate::sample::Sampling;
 
 /// A sequence to continue.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub struct Continuation {
     /// The tokens to continue, at least one.
     pub prompt: Vec<u32>,
@@ -30,6 +34,21 @@ pub struct Continuation {
     pub row: u64,
     /// Most likely tokens to report with each choice; `None` omits likelihoods.
     pub alternatives: Option<usize>,
+    /// Tokens to choose at most, for which positions are reserved.
+    pub max_tokens: usize,
+    /// Whether to report likelihoods of the prompt's tokens, too. Then all of it is read.
+    pub score_prompt: bool,
+    /// Tokens allowed at each choice.
+    pub constraint: Option<Box<dyn Constraint>>,
+}
+
+/// A grammar, or another rule for an answer's tokens.
+pub trait Constraint: Debug + Send {
+    /// Lowers the logits of tokens that must not come next to minus infinity. At least one stays.
+    fn mask(&mut self, logits: &mut [f32]);
+
+    /// Takes note of the chosen token.
+    fn accept(&mut self, token: u32);
 }
 
 /// A sequence's next token.
@@ -39,7 +58,21 @@ pub struct Chosen {
     pub token: u32,
     /// The token's likelihood, if requested.
     pub likelihood: Option<Likelihood>,
+    /// With a sequence's first token.
+    pub prompt: Option<PromptRead>,
 }
+
+/// How a prompt was read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PromptRead {
+    /// Tokens that another sequence had read.
+    pub cached: usize,
+    /// Likelihoods of the prompt's tokens after the first, if requested.
+    pub likelihoods: Vec<Likelihood>,
+}
+
+/// Shorter beginnings are read again: a cache of them costs more memory than time.
+const SHARED: usize = 32;
 
 /// Natural-log probabilities, before adjustment, temperature and filters.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,7 +89,7 @@ pub struct Continuous<'m, B: Backend> {
     model: &'m Gpt<B>,
     lookup: Option<Arc<dyn Lookup>>,
     piece: usize,
-    keep: usize,
+    room: usize,
     rows: BTreeMap<u64, Row<B>>,
     /// Ended sequences, most recently used last.
     kept: VecDeque<Sequence<B>>,
@@ -72,18 +105,59 @@ struct Row<B: Backend> {
     adjustment: Adjustment,
     random: Random,
     alternatives: Option<usize>,
+    reserved: usize,
+    own: usize,
+    scores: Option<Vec<Likelihood>>,
+    constraint: Option<Box<dyn Constraint>>,
 }
 
 impl<B: Backend> Row<B> {
-    fn unread(&self) -> &[u32] {
-        &self.text.tokens()[self.sequence.tokens().len()..]
+    fn read(&self) -> usize {
+        self.sequence.tokens().len()
+    }
+
+    fn unread(&self) -> usize {
+        self.text.tokens().len() - self.read()
+    }
+
+    fn choose(&mut self, logits: &[f32]) -> Chosen {
+        let mut adjusted = self.adjustment.apply(logits, &self.text.tokens()[self.prompt..]);
+        if let Some(constraint) = &mut self.constraint {
+            constraint.mask(adjusted.to_mut());
+        }
+        let token = self.sampling.choose(&adjusted, self.text.tokens(), &mut self.random);
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(token);
+        }
+        let likelihood = self.alternatives.map(|count| Likelihood::new(logits, token, count));
+        let is_first = self.text.tokens().len() == self.prompt;
+        let prompt = is_first.then(|| PromptRead {
+            cached: self.prompt - self.own,
+            likelihoods: self.scores.take().unwrap_or_default(),
+        });
+        self.text.push(token);
+        debug_assert_eq!(self.unread(), 1, "the rest has been read");
+        Chosen { token, likelihood, prompt }
+    }
+
+    /// Tokens that `other` begins with, too, without the text's last one, whose logits are not kept.
+    fn common(&self, other: &[u32]) -> usize {
+        let text = self.text.tokens();
+        let alike = text.iter().zip(other).take_while(|(a, b)| a == b).count();
+        alike.min(text.len() - 1)
     }
 }
 
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Source {
+    Running(u64),
+    Kept(usize),
+}
+
 impl<'m, B: Backend> Continuous<'m, B> {
-    /// An empty batch. A step reads at most `piece` prompt tokens; ended sequences keep at most `keep` positions.
-    pub fn new(model: &'m Gpt<B>, piece: usize, keep: usize) -> Self {
-        Self { model, lookup: None, piece: piece.max(1), keep, rows: BTreeMap::new(), kept: VecDeque::new() }
+    /// An empty batch. A step reads at most `piece` prompt tokens. All sequences together hold at most `room` positions.
+    pub fn new(model: &'m Gpt<B>, piece: usize, room: usize) -> Self {
+        Self { model, lookup: None, piece: piece.max(1), room, rows: BTreeMap::new(), kept: VecDeque::new() }
     }
 
     /// Sets the texts in which `longest_match` looks up tokens.
@@ -92,9 +166,35 @@ impl<'m, B: Backend> Continuous<'m, B> {
         Self { lookup, ..self }
     }
 
-    /// Adds a sequence under an unused key. Returns its prompt's tokens that are already read.
-    pub fn join(&mut self, key: u64, wanted: Continuation) -> Result<usize, GenerateError> {
-        let Continuation { prompt, sampling, adjustment, row, alternatives } = wanted;
+    /// Whether a sequence of `prompt` and `max_tokens` tokens may join.
+    pub fn has_room(&self, prompt: usize, max_tokens: usize) -> bool {
+        let reserved: usize = self.rows.values().map(|row| row.reserved).sum();
+        reserved.saturating_add(self.needed(prompt, max_tokens)) <= self.room
+    }
+
+    /// An answer's last token is never read.
+    fn needed(&self, prompt: usize, max_tokens: usize) -> usize {
+        capacity_for(prompt.saturating_add(max_tokens.saturating_sub(1)), self.model.config().n_positions)
+    }
+
+    /// Positions that running and kept sequences hold.
+    pub fn held(&self) -> usize {
+        let running = self.rows.values().map(|row| &row.sequence);
+        running.chain(&self.kept).map(Sequence::capacity).sum()
+    }
+
+    /// Adds a sequence under an unused key.
+    pub fn join(&mut self, key: u64, wanted: Continuation) -> Result<(), GenerateError> {
+        let Continuation {
+            prompt,
+            sampling,
+            adjustment,
+            row,
+            alternatives,
+            max_tokens,
+            score_prompt,
+            constraint,
+        } = wanted;
 
         if self.rows.contains_key(&key) {
             return Err(GenerateError::KeyInUse { key });
@@ -112,49 +212,128 @@ impl<'m, B: Backend> Continuous<'m, B> {
         if prompt.len() > window {
             return Err(GenerateError::WindowTooSmall { index: 0, prompt: prompt.len(), wanted: 1, window });
         }
+        let reserved = self.needed(prompt.len(), max_tokens);
+        if !self.has_room(prompt.len(), max_tokens) {
+            return Err(GenerateError::NoRoom { needed: reserved, room: self.room });
+        }
 
-        let sequence = self.with_known_prefix(&prompt);
-        let known = sequence.tokens().len();
         let random = Random::new(combine(&[sampling.seed, row]));
         let text = Text::new(self.model, self.lookup.as_deref(), &prompt);
-        let prompt = prompt.len();
-        self.rows.insert(key, Row { sequence, text, prompt, sampling, adjustment, random, alternatives });
-        Ok(known)
-    }
-
-    /// `prompt`'s longest known beginning, without its last token, whose logits were not kept.
-    fn with_known_prefix(&mut self, prompt: &[u32]) -> Sequence<B> {
-        let common = |sequence: &Sequence<B>| {
-            let alike = sequence.tokens().iter().zip(prompt).take_while(|(a, b)| a == b).count();
-            alike.min(prompt.len() - 1)
+        let (prompt, sequence) = (prompt.len(), Sequence::new(self.model));
+        let scores = score_prompt.then(Vec::new);
+        let row = Row {
+            sequence,
+            text,
+            prompt,
+            sampling,
+            adjustment,
+            random,
+            alternatives,
+            reserved,
+            own: 0,
+            scores,
+            constraint,
         };
-        let kept = (0..self.kept.len()).max_by_key(|at| common(&self.kept[*at]));
-        let active = self.rows.values().map(|row| &row.sequence).max_by_key(|sequence| common(sequence));
-        let lengths = (kept.map_or(0, |at| common(&self.kept[at])), active.map_or(0, common));
-        match (kept, active, lengths) {
-            (_, _, (0, 0)) => Sequence::new(self.model),
-            (_, Some(sequence), (kept, active)) if active >= kept => sequence.beginning(active),
-            (Some(at), _, (len, _)) => {
-                let sequence = self.kept.remove(at).expect("it was found there");
-                let beginning = sequence.beginning(len);
-                self.kept.push_back(sequence);
-                beginning
-            }
-            (None, ..) => Sequence::new(self.model),
-        }
+        self.rows.insert(key, row);
+        Ok(())
     }
 
     /// Removes a sequence and keeps its cache. Ignores unknown keys.
     pub fn leave(&mut self, key: u64) {
         let Some(Row { sequence, .. }) = self.rows.remove(&key) else { return };
-        if sequence.tokens().is_empty() {
+        let read = sequence.tokens();
+        if read.len() < SHARED || self.kept.iter().any(|kept| kept.tokens().starts_with(read)) {
             return;
         }
-        self.kept.retain(|kept| !sequence.tokens().starts_with(kept.tokens()));
+        self.kept.retain(|kept| !read.starts_with(kept.tokens()));
         self.kept.push_back(sequence);
-        let mut held: usize = self.kept.iter().map(Sequence::capacity).sum();
-        while held > self.keep {
-            held -= self.kept.pop_front().map_or(0, |sequence| sequence.capacity());
+    }
+
+    fn known_beginning(&self, key: u64) -> Option<(Source, usize)> {
+        let row = &self.rows[&key];
+        let others = self.rows.iter().filter(|(other, _)| **other != key);
+        let running = others.map(|(other, row)| (Source::Running(*other), &row.sequence));
+        let kept = self.kept.iter().enumerate().map(|(at, kept)| (Source::Kept(at), kept));
+        // Of equals the last: a kept one, which no sequence is reading.
+        let known = running.chain(kept).map(|(source, sequence)| (source, row.common(sequence.tokens())));
+        known.max_by_key(|(_, len)| *len).filter(|(_, len)| *len >= row.read() + SHARED)
+    }
+
+    /// Whether a sequence that joined earlier is reading more of this text than the `known` tokens, which are perhaps
+    /// its own.
+    fn is_being_read(&self, key: u64, known: usize, source: Option<Source>) -> bool {
+        let row = &self.rows[&key];
+        self.rows.range(..key).any(|(other_key, other)| {
+            let is_source = source == Some(Source::Running(*other_key));
+            let common = row.common(other.text.tokens());
+            let is_worth_it = common >= known + if is_source { 1 } else { SHARED };
+            is_worth_it && other.read() < common && other.read() + SHARED > known
+        })
+    }
+
+    fn begin_with(&mut self, key: u64, source: Source, len: usize) {
+        let beginning = match source {
+            Source::Running(other) => self.rows[&other].sequence.beginning(len),
+            Source::Kept(at) => {
+                let kept = self.kept.remove(at).expect("it was found there");
+                if kept.tokens().len() == len {
+                    kept
+                } else {
+                    let beginning = kept.beginning(len);
+                    self.kept.push_back(kept);
+                    beginning
+                }
+            }
+        };
+        self.rows.get_mut(&key).expect("its text was compared").sequence = beginning;
+    }
+
+    /// Chooses the sequences that read in this step, with the numbers of their tokens. Views of others' caches are taken
+    /// here only: the read that follows copies them, so no view keeps a longer cache alive.
+    fn plan(&mut self) -> BTreeMap<u64, usize> {
+        let keys: Vec<u64> = self.rows.keys().copied().collect();
+        let mut left = self.piece;
+        let mut plan = BTreeMap::new();
+        for key in keys {
+            // A single token is a decoding step or a prompt's end, which never waits.
+            if self.rows[&key].unread() == 1 {
+                plan.insert(key, 1);
+                continue;
+            }
+            let shares = self.rows[&key].scores.is_none();
+            let source = self.known_beginning(key).filter(|_| shares);
+            let known = source.map_or(self.rows[&key].read(), |(_, len)| len);
+            if shares && self.is_being_read(key, known, source.map(|(source, _)| source)) {
+                continue;
+            }
+            let unread = self.rows[&key].text.tokens().len() - known;
+            let count = if unread == 1 { 1 } else { unread.min(left) };
+            if count == 0 {
+                continue;
+            }
+            if unread > 1 {
+                left -= count;
+            }
+            if let Some((source, len)) = source {
+                self.begin_with(key, source, len);
+            }
+            plan.insert(key, count);
+        }
+        plan
+    }
+
+    /// Drops kept caches, oldest first, until this step's tokens have room.
+    fn make_room(&mut self, plan: &BTreeMap<u64, usize>) {
+        let capacity = |(key, row): (&u64, &Row<B>)| {
+            let end = row.read() + plan.get(key).copied().unwrap_or(0);
+            row.sequence.capacity().max(capacity_for(end, self.model.config().n_positions))
+        };
+        let running: usize = self.rows.iter().map(capacity).sum();
+        let mut kept: usize = self.kept.iter().map(Sequence::capacity).sum();
+        while running + kept > self.room
+            && let Some(oldest) = self.kept.pop_front()
+        {
+            kept -= oldest.capacity();
         }
     }
 
@@ -170,22 +349,18 @@ impl<'m, B: Backend> Continuous<'m, B> {
 
     /// Runs the model once. Returns the next token of every sequence with a read prompt, ordered by key.
     pub fn step(&mut self) -> Result<Vec<(u64, Chosen)>, GenerateError> {
-        let mut left = self.piece;
-        let mut turns = Vec::with_capacity(self.rows.len());
-        let mut ready = Vec::with_capacity(self.rows.len());
+        let plan = self.plan();
+        self.make_room(&plan);
+        let mut turns = Vec::with_capacity(plan.len());
+        let mut ready = Vec::with_capacity(plan.len());
         for (key, row) in &mut self.rows {
-            let first = row.sequence.tokens().len();
-            let unread = row.text.tokens().len() - first;
-            // A single token is a decoding step or a prompt's end, which never waits.
-            let count = if unread == 1 { 1 } else { unread.min(left) };
-            if unread > 1 {
-                left -= count;
-            }
-            if count > 0 {
-                row.text.look_up_to(first + count);
-                turns.push(Turn { sequence: &mut row.sequence, next: row.text.part(first, first + count) });
-                ready.push((*key, count == unread));
-            }
+            let Some(count) = plan.get(key).copied() else { continue };
+            let (first, unread) = (row.read(), row.unread());
+            row.text.look_up_to(first + count);
+            row.own += (first + count).min(row.prompt).saturating_sub(first);
+            let all = row.scores.is_some();
+            turns.push(Turn { sequence: &mut row.sequence, next: row.text.part(first, first + count), all });
+            ready.push((*key, if all { count } else { 1 }, count == unread));
         }
 
         if turns.is_empty() {
@@ -196,17 +371,23 @@ impl<'m, B: Backend> Continuous<'m, B> {
         let logits = logits.map_err(|error| GenerateError::Unread { reason: error.to_string() })?;
         let values: Vec<f32> = logits.iter::<f32>().collect();
 
+        let mut logits = values.chunks(self.model.config().vocab_size);
         let mut tokens = Vec::with_capacity(ready.len());
-        for (logits, (key, _)) in
-            values.chunks(self.model.config().vocab_size).zip(ready).filter(|(_, (_, ready))| *ready)
-        {
+        for (key, count, is_ready) in ready {
             let row = self.rows.get_mut(&key).expect("its turn was just taken");
-            let adjusted = row.adjustment.apply(logits, &row.text.tokens()[row.prompt..]);
-            let token = row.sampling.choose(&adjusted, row.text.tokens(), &mut row.random);
-            let likelihood = row.alternatives.map(|count| Likelihood::new(logits, token, count));
-            row.text.push(token);
-            debug_assert_eq!(row.unread(), [token], "the rest has been read");
-            tokens.push((key, Chosen { token, likelihood }));
+            let mut last = &[][..];
+            for at in row.read() - count..row.read() {
+                last = logits.next().expect("a row of logits for each");
+                if let Some(scores) = &mut row.scores
+                    && at + 1 < row.prompt
+                {
+                    let token = row.text.tokens()[at + 1];
+                    scores.push(Likelihood::new(last, token, row.alternatives.unwrap_or(0)));
+                }
+            }
+            if is_ready {
+                tokens.push((key, row.choose(last)));
+            }
         }
         Ok(tokens)
     }
@@ -217,6 +398,8 @@ impl<'m, B: Backend> Continuous<'m, B> {
         self.kept.clear();
         for row in self.rows.values_mut() {
             row.sequence = Sequence::new(self.model);
+            row.own = 0;
+            row.scores.iter_mut().for_each(Vec::clear);
         }
     }
 

@@ -130,6 +130,16 @@ pub enum GenerateError {
         /// The key.
         key: u64,
     },
+    /// Keys and values of the sequence have no room beside those of others.
+    #[error(
+        "keys and values need {needed} positions of {room}, which other sequences hold; wait for their end"
+    )]
+    NoRoom {
+        /// Positions of the sequence.
+        needed: usize,
+        /// Positions of all sequences.
+        room: usize,
+    },
     /// Logits could not be fetched from the device.
     #[error("could not read what the model computed: {reason}")]
     Unread {

@@ -81,7 +81,7 @@ pub use config::{
     ALIASES, Activation, Family, GptConfig, NormPlacement, Positions, REQUIRED_KEYS, nearest_key,
 };
 pub use continuing::Continuing;
-pub use continuous::{Chosen, Continuation, Continuous, Likelihood};
+pub use continuous::{Chosen, Constraint, Continuation, Continuous, Likelihood, PromptRead};
 pub use decode::{Decoder, DecoderFull};
 pub use error::ConfigError;
 pub use footprint::Footprint;

@@ -12,7 +12,12 @@ use crate::kernels::Plain;
 use crate::lookup::{Stretch, upload};
 use crate::rotary::PositionIds;
 
-const GROWTH: usize = 64;
+/// Positions by which a cache grows.
+pub const POSITIONS_AT_ONCE: usize = 64;
+
+pub(crate) fn capacity_for(len: usize, window: usize) -> usize {
+    len.next_multiple_of(POSITIONS_AT_ONCE).min(window)
+}
 
 /// A sequence with its cache.
 #[derive(Debug, Clone)]
@@ -36,6 +41,8 @@ pub struct Turn<'a, B: Backend> {
     pub sequence: &'a mut Sequence<B>,
     /// Tokens to read.
     pub next: Stretch<'a>,
+    /// Whether to return logits after each token instead of the last one.
+    pub all: bool,
 }
 
 impl<B: Backend> Sequence<B> {
@@ -58,7 +65,7 @@ impl<B: Backend> Sequence<B> {
     /// The first `len` tokens, with little room for more. Both share memory until one reads on.
     #[must_use]
     pub fn beginning(&self, len: usize) -> Self {
-        let capacity = len.next_multiple_of(GROWTH).min(self.capacity);
+        let capacity = capacity_for(len, self.capacity);
         let cut = |cache: &Option<Tensor<B, 4>>| {
             let cache = cache.clone();
             if capacity == self.capacity { cache } else { cache.map(|cache| cache.slice_dim(2, 0..capacity)) }
@@ -83,13 +90,13 @@ impl<B: Backend> Sequence<B> {
     fn reserve(&mut self, more: usize) {
         let needed = self.tokens.len() + more;
         if needed > self.capacity {
-            self.capacity = needed.next_multiple_of(GROWTH).min(self.window);
+            self.capacity = capacity_for(needed, self.window);
         }
     }
 }
 
-/// Reads each sequence's next tokens, or none if one lacks positions. Returns logits `[turns, vocabulary]` after each
-/// last token.
+/// Reads each sequence's next tokens, or none if one lacks positions. Returns logits `[rows, vocabulary]`: of each turn a
+/// row after its last token, or a row per token.
 pub fn read<B: Backend>(model: &Gpt<B>, turns: &mut [Turn<'_, B>]) -> Result<Tensor<B, 2>, DecoderFull> {
     turns.iter().try_for_each(|turn| turn.sequence.check(turn.next.tokens.len()))?;
     let places = turns.iter().flat_map(|turn| {
@@ -114,7 +121,7 @@ pub fn read<B: Backend>(model: &Gpt<B>, turns: &mut [Turn<'_, B>]) -> Result<Ten
         x = block.forward(x, angles.as_ref(), None, &kernels, |q, k, v, options| {
             let mut mixed = Vec::with_capacity(turns.len());
             let mut first = 0;
-            for Turn { sequence, next: Stretch { tokens, .. } } in &mut *turns {
+            for Turn { sequence, next: Stretch { tokens, .. }, .. } in &mut *turns {
                 let mine = |all: &Tensor<B, 4>| all.clone().slice_dim(2, first..first + tokens.len());
                 let (len, capacity) = (sequence.tokens.len(), sequence.capacity);
                 let layer = &mut sequence.layers[at];
@@ -129,10 +136,11 @@ pub fn read<B: Backend>(model: &Gpt<B>, turns: &mut [Turn<'_, B>]) -> Result<Ten
 
     let mut end = 0;
     let mut ends = Vec::with_capacity(turns.len());
-    for Turn { sequence, next: Stretch { tokens, .. } } in turns {
+    for Turn { sequence, next: Stretch { tokens, .. }, all } in turns {
         sequence.tokens.extend_from_slice(tokens);
+        let first = end;
         end += tokens.len();
-        ends.push(end as i32 - 1);
+        ends.extend((if *all { first } else { end - 1 }..end).map(|at| at as i32));
     }
     let count = ends.len();
     let ends = Tensor::<B, 1, Int>::from_data(TensorData::new(ends, [count]), &device);

@@ -2,12 +2,13 @@
 //! (`answers_equal_those_of_generate_in_a_changing_batch`).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use models::{Chosen, Continuation, Continuing, GenerateError};
+use models::{Chosen, Constraint, Continuation, Continuing, GenerateError};
 use tokenizer::Tokenizer;
 use web::{
-    Adjustment, Counters, Engine, EngineError, InferenceWorker, Key, Likelihood, Model, Sampling,
-    SequenceRequest, Token,
+    Adjustment, Counter, Counters, Engine, EngineError, Grammar, InferenceWorker, Key, KvMemory, Likelihood,
+    Model, PromptRead, Sampling, SequenceRequest, Token,
 };
 
 use crate::vocabulary::TokenizerVocabulary;
@@ -21,13 +22,27 @@ pub fn answer(
     model: Model,
     counters: Counters,
 ) {
-    let mut engine = BatchEngine { slots, batch };
+    let held = Arc::new(AtomicUsize::new(0));
+    let mut engine = BatchEngine { slots, batch, held: Arc::clone(&held) };
+    let kv = model.kv;
+    let counters = Box::new(move || {
+        let mut counters = counters();
+        if let Some(KvMemory { budget, bytes_per_token, .. }) = kv {
+            let bytes = held.load(Relaxed) as u64 * bytes_per_token;
+            let count = |name, help, value: u64| Counter { name, help, total: false, value: value as f64 };
+            counters.push(count("kv_bytes", "Bytes of keys and values, of ended answers too.", bytes));
+            counters.push(count("kv_budget_bytes", "Limit on kv_bytes.", budget));
+        }
+        counters
+    });
     worker.answer(model, Arc::new(TokenizerVocabulary::new(tokenizer)), counters, &mut engine);
 }
 
 struct BatchEngine<'b> {
     slots: usize,
     batch: &'b mut dyn Continuing,
+    /// Positions.
+    held: Arc<AtomicUsize>,
 }
 
 impl Engine for BatchEngine<'_> {
@@ -35,22 +50,39 @@ impl Engine for BatchEngine<'_> {
         self.slots
     }
 
-    fn join(&mut self, key: Key, request: SequenceRequest) -> Result<usize, EngineError> {
-        let SequenceRequest { prompt, sampling, adjustment, alternatives, .. } = request;
+    fn has_room(&self, request: &SequenceRequest) -> bool {
+        self.batch.has_room(request.prompt.len(), request.max_tokens)
+    }
+
+    fn join(&mut self, key: Key, request: SequenceRequest) -> Result<(), EngineError> {
+        let SequenceRequest { prompt, sampling, adjustment, alternatives, max_tokens, score_prompt, grammar } =
+            request;
         let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, seed, choice } = sampling;
         let sampling = models::Sampling { temperature, top_k, top_p, min_p, repetition_penalty, seed };
         let Adjustment { frequency_penalty, presence_penalty, biases } = adjustment;
         let adjustment = models::Adjustment { frequency_penalty, presence_penalty, biases };
-        let wanted = Continuation { prompt, sampling, adjustment, row: choice, alternatives };
+        let constraint = grammar.map(|grammar| Box::new(Masked(grammar)) as Box<dyn Constraint>);
+        let wanted = Continuation {
+            prompt,
+            sampling,
+            adjustment,
+            row: choice,
+            alternatives,
+            max_tokens,
+            score_prompt,
+            constraint,
+        };
         self.batch.join(key.0, wanted).map_err(|error| failed(&error))
     }
 
     fn leave(&mut self, key: Key) {
         self.batch.leave(key.0);
+        self.held.store(self.batch.held(), Relaxed);
     }
 
     fn step(&mut self) -> Result<Vec<(Key, Token)>, EngineError> {
         let chosen = self.batch.step().map_err(|error| failed(&error))?;
+        self.held.store(self.batch.held(), Relaxed);
         Ok(chosen.into_iter().map(|(key, chosen)| (Key(key), token(chosen))).collect())
     }
 
@@ -63,12 +95,26 @@ impl Engine for BatchEngine<'_> {
     }
 }
 
-fn token(Chosen { token, likelihood }: Chosen) -> Token {
-    let likelihood = likelihood.map(|likelihood| {
-        let models::Likelihood { chosen, alternatives } = likelihood;
-        Likelihood { chosen, alternatives }
+#[derive(Debug)]
+struct Masked(Grammar);
+
+impl Constraint for Masked {
+    fn mask(&mut self, logits: &mut [f32]) {
+        self.0.mask(logits);
+    }
+
+    fn accept(&mut self, token: u32) {
+        self.0.accept(token);
+    }
+}
+
+fn token(Chosen { token, likelihood, prompt }: Chosen) -> Token {
+    let own = |models::Likelihood { chosen, alternatives }| Likelihood { chosen, alternatives };
+    let prompt = prompt.map(|models::PromptRead { cached, likelihoods }| PromptRead {
+        cached,
+        likelihoods: likelihoods.into_iter().map(own).collect(),
     });
-    Token { id: token, likelihood }
+    Token { id: token, likelihood: likelihood.map(own), prompt }
 }
 
 fn failed(error: &GenerateError) -> EngineError {
@@ -97,7 +143,7 @@ mod tests {
         };
         let gpt = Gpt::<Flex>::new(&small, 3, &FlexDevice).unwrap();
         let mut batch = Continuous::new(&gpt, 4, 100);
-        let mut engine = BatchEngine { slots: 2, batch: &mut batch };
+        let mut engine = BatchEngine { slots: 2, batch: &mut batch, held: Arc::default() };
 
         let sampling = Sampling {
             temperature: 0.0,
@@ -114,12 +160,15 @@ mod tests {
             sampling,
             adjustment: Adjustment::default(),
             alternatives: None,
+            score_prompt: false,
+            grammar: None,
         };
         engine.join(Key(1), request.clone()).unwrap();
         assert_eq!(engine.step().unwrap().len(), 1);
 
         engine.reset();
         assert_eq!(engine.step(), Ok(Vec::new()));
-        assert_eq!(engine.join(Key(2), request), Ok(0), "cached prompts are discarded too");
+        engine.join(Key(2), request).unwrap();
+        assert_eq!(engine.step().unwrap().len(), 1, "the other one is gone");
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use backend_offload::Budget;
 use clap::Parser;
 use runs::checkpoint::Which;
 use runs::device::DeviceChoice;
@@ -38,6 +39,9 @@ struct Args {
     /// Answers at once; further ones wait. Each takes memory for keys and values.
     #[arg(long, value_name = "N", default_value_t = Batching::default().slots)]
     slots: usize,
+    /// Memory for keys and values of all answers, such as 2GiB or 30% of what the weights leave; by default half of it.
+    #[arg(long, value_name = "SIZE")]
+    kv_budget: Option<Budget>,
     /// Prompt tokens read between two tokens of the running answers.
     #[arg(long, value_name = "N", default_value_t = Batching::default().prompt_piece)]
     prompt_piece: usize,
@@ -71,7 +75,11 @@ fn run(args: Args) -> anyhow::Result<()> {
         });
     }
     let which = if args.best { Some(Which::Best) } else { args.step.map(Which::Step) };
-    let batching = Batching { slots: args.slots.max(1), prompt_piece: args.prompt_piece.max(1) };
+    let batching = Batching {
+        slots: args.slots.max(1),
+        prompt_piece: args.prompt_piece.max(1),
+        kv_budget: args.kv_budget,
+    };
     let options = ServeOptions {
         from: args.from,
         alias: args.alias,

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use anyhow::Context;
-use backend_offload::Stats;
+use backend_offload::{Stats, TierStats};
 use runs::checkpoint::Which;
 use runs::device::DeviceChoice;
 use runs::{Trained, Wanted};
-use train::answering::{self, Batching, Loaded};
-use web::{Counter, Counters, InferenceWorker, Model};
+use train::answering::{self, Batching, KvRoom, Loaded};
+use web::{Counter, Counters, InferenceWorker, KvMemory, Model};
 
 use crate::engine::answer;
 use crate::newest::newest_run;
@@ -64,14 +64,18 @@ pub fn serve(mut worker: InferenceWorker, options: ServeOptions) -> anyhow::Resu
     let written = written.with_context(|| format!("looking at {}", checkpoint.display()))?;
     let created = written.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
 
-    let answer = Box::new(move |Loaded { batch, tokenizer, config, device, stats }: Loaded<'_>| {
+    let disk = set.iter().any(|set| set.starts_with("memory.disk="));
+    let answer = Box::new(move |Loaded { batch, tokenizer, config, room, device, stats }: Loaded<'_>| {
         let id = alias.unwrap_or_else(|| name_of(&from));
         tracing::info!("{} answers on {device}, as `{id}`", checkpoint.display());
-        let model = Model { id, created, context: config.n_positions, vocabulary: config.vocab_size };
+        tracing::info!("{} (--kv-budget)", room.describe(config, batching.slots));
+        let KvRoom { bytes: budget, bytes_per_token, positions: tokens } = room;
+        let kv = Some(KvMemory { budget, bytes_per_token, tokens });
+        let model = Model { id, created, context: config.n_positions, vocabulary: config.vocab_size, kv };
         answer(worker, batch, batching.slots, tokenizer, model, counters(stats));
         Ok(())
     });
-    answering::load(trained, device, batching, answer)
+    answering::load(trained, device, disk, batching, answer)
 }
 
 fn name_of(path: &Path) -> String {
@@ -83,9 +87,14 @@ fn counters(stats: Box<dyn Fn() -> Stats + Send + Sync>) -> Counters {
     Box::new(move || {
         let stats = stats();
         let count = |name, help, total, value: u64| Counter { name, help, total, value: value as f64 };
+        let budget = |tier: TierStats| tier.budget.unwrap_or(0);
         vec![
             count("device_bytes", "Bytes of tensors on the device.", false, stats.device.in_use),
             count("host_bytes", "Bytes of tensors in host memory.", false, stats.host.in_use),
+            count("disk_bytes", "Bytes of tensors on the disk.", false, stats.disk.in_use),
+            count("device_budget_bytes", "Limit on device_bytes; 0 is none.", false, budget(stats.device)),
+            count("host_budget_bytes", "Limit on host_bytes; 0 is none.", false, budget(stats.host)),
+            count("disk_budget_bytes", "Limit on disk_bytes.", false, budget(stats.disk)),
             count("evictions_total", "Blocks copied from the device to the host.", true, stats.evictions),
             count("restores_total", "Blocks brought back.", true, stats.restores),
             count("bytes_out_total", "Bytes copied to the host.", true, stats.bytes_out),

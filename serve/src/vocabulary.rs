@@ -41,6 +41,10 @@ impl Vocabulary for TokenizerVocabulary {
         self.tokenizer.decode_bytes(&[token]).unwrap_or_default()
     }
 
+    fn is_text(&self, token: u32) -> bool {
+        token < self.tokenizer.vocab_size() && !self.tokenizer.specials().contains(token)
+    }
+
     fn ends(&self, token: u32) -> bool {
         self.ends.contains(&token)
     }

@@ -10,6 +10,7 @@ mod exit;
 mod figures;
 mod interrupt;
 mod journal;
+mod kv_room;
 mod machine;
 mod optimizer;
 mod parameters;

@@ -77,7 +77,10 @@ impl Step {
             Self::Clippy => vec![clippy()],
             Self::Features => each_feature_alone(&Workspace::read()?.member("backend-offload")?.features)
                 .into_iter()
-                .chain([Invocation::cargo("check --release -p train --no-default-features")])
+                .chain([
+                    Invocation::cargo("check --release -p train --no-default-features"),
+                    Invocation::cargo("test --release -p web --features structured -- grammar tools openai"),
+                ])
                 .collect(),
             Self::Instructions => vec![Invocation::cargo("xtask instructions")],
             Self::Test => Vec::new(),

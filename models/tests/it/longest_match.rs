@@ -157,11 +157,12 @@ fn decoding_with_matches_equals_a_full_forward_pass() {
 
 #[test]
 fn each_sequence_of_a_continuous_batch_looks_up_its_own_text() {
-    let model = learned(&looking_up("nanochat"));
-    for (piece, keep) in [(1, 0), (3, 1000), (64, 200)] {
-        let mut batch = Continuous::new(&model, piece, keep).looking_up(Some(Arc::new(Guesses)));
+    let model = learned(&GptConfig { n_positions: 96, ..looking_up("nanochat") });
+    for (piece, room) in [(1, 1000), (3, 600), (64, 500)] {
+        let mut batch = Continuous::new(&model, piece, room).looking_up(Some(Arc::new(Guesses)));
         let mut prompts = prompts();
-        prompts.push([&prompts[0][..5], &[8, 8]].concat());
+        let long: Vec<u32> = (0..40).map(|at| at * 3 % 61).collect();
+        prompts.extend([long.clone(), [&long[..35], &[8, 8]].concat()]);
         let mut answers = vec![Vec::new(); prompts.len()];
         let mut reused = 0;
 
@@ -169,12 +170,22 @@ fn each_sequence_of_a_continuous_batch_looks_up_its_own_text() {
             if let Some(prompt) = prompts.get(step) {
                 let prompt = prompt.clone();
                 let (sampling, adjustment) = (Sampling::greedy(), Adjustment::default());
-                let wanted = Continuation { prompt, sampling, adjustment, row: 0, alternatives: None };
-                reused += batch.join(step as u64, wanted).expect("it fits");
+                let wanted = Continuation {
+                    prompt,
+                    sampling,
+                    adjustment,
+                    row: 0,
+                    alternatives: None,
+                    max_tokens: 6,
+                    score_prompt: false,
+                    constraint: None,
+                };
+                batch.join(step as u64, wanted).expect("it fits");
             } else if batch.is_empty() {
                 break;
             }
             for (key, chosen) in batch.step().expect("it fits") {
+                reused += chosen.prompt.map_or(0, |prompt| prompt.cached);
                 answers[key as usize].push(chosen.token);
                 if answers[key as usize].len() == 6 {
                     batch.leave(key);

@@ -162,8 +162,8 @@ fn answers_equal_those_of_generate_in_a_changing_batch() {
     let model = model();
     let mut random = Random::new(11);
     for (clients, batching) in [
-        (8, Batching { slots: 1, prompt_piece: 3 }),
-        (24, Batching { slots: 6, prompt_piece: 8 }),
+        (8, Batching { slots: 1, prompt_piece: 3, ..Batching::default() }),
+        (24, Batching { slots: 6, prompt_piece: 8, ..Batching::default() }),
         (24, Batching::default()),
     ] {
         let server = served(settings(Limits::default()), batching);
@@ -193,7 +193,7 @@ fn answers_equal_those_of_generate_in_a_changing_batch() {
 
 #[test]
 fn a_long_prompt_is_read_in_pieces() {
-    let batching = Batching { slots: 2, prompt_piece: 8 };
+    let batching = Batching { slots: 2, prompt_piece: 8, ..Batching::default() };
     let server = served(settings(Limits::default()), batching);
     let body = json!({ "prompt": vec![7; 44], "max_tokens": 3, "temperature": 0 });
     let answer = server.post_json("/v1/completions", &body).json();
@@ -209,10 +209,10 @@ fn earlier_turns_are_not_read_again() {
         let body = json!({ "messages": messages, "max_tokens": 4, "temperature": 0 });
         server.post_json("/v1/chat/completions", &body).json()
     };
-    let first = ask(json!([{ "role": "user", "content": "a long beginning" }]));
+    let first = ask(json!([{ "role": "user", "content": "a long beginning of a conversation" }]));
     assert_eq!(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
     let said = &first["choices"][0]["message"]["content"];
-    let again = ask(json!([{ "role": "user", "content": "a long beginning" }]));
+    let again = ask(json!([{ "role": "user", "content": "a long beginning of a conversation" }]));
     let prompt = again["usage"]["prompt_tokens"].as_u64().unwrap();
     assert_eq!(again["usage"]["prompt_tokens_details"]["cached_tokens"], prompt - 1);
     assert_eq!(&again["choices"][0]["message"]["content"], said, "what was read before changes no answer");

@@ -45,7 +45,8 @@ fn sixty_four_streams_are_answered_and_their_caches_freed() {
 #[test]
 fn as_many_answers_run_as_there_are_slots() {
     for slots in [1, 2, 4] {
-        let server = served(settings(Limits::default()), Batching { slots, prompt_piece: 64 });
+        let server =
+            served(settings(Limits::default()), Batching { slots, prompt_piece: 64, ..Batching::default() });
         let body = json!({ "prompt": [7, 8, 9], "n": 4, "max_tokens": 6, "temperature": 2, "seed": 1 });
         let answer = server.post_json("/v1/completions", &body).json();
         assert_eq!(answer["usage"]["completion_tokens"], 24, "none of them ended by itself");

@@ -5,7 +5,9 @@
 mod client;
 
 mod answers;
+mod harness;
 mod load;
 mod lookup;
 mod reference;
+mod scores;
 mod served_models;

@@ -12,8 +12,8 @@ use models::random::Random;
 use models::{Gpt, GptConfig, Lookup, Matching, presets};
 use serve::answer;
 use tokenizer::Tokenizer;
-use train::answering::Batching;
-use web::{InferenceWorker, Model, Settings};
+use train::answering::{Batching, KvRoom};
+use web::{InferenceWorker, KvMemory, Model, Settings};
 
 use crate::client::TestServer;
 
@@ -85,12 +85,18 @@ pub(crate) fn served_with(settings: Settings, batching: Batching, lookup: Arc<dy
 
 fn work(worker: InferenceWorker, batching: Batching, lookup: Arc<dyn Lookup>) {
     let model = model();
+    let room = KvRoom::new(&config(), batching.slots, batching.kv_budget, None).unwrap();
     let description = Model {
         id: "random".into(),
         created: 0,
         context: config().n_positions,
         vocabulary: config().vocab_size,
+        kv: Some(KvMemory {
+            budget: room.bytes,
+            bytes_per_token: room.bytes_per_token,
+            tokens: room.positions,
+        }),
     };
-    let mut batch = batching.batch(&model, Some(lookup));
+    let mut batch = batching.batch(&model, room, Some(lookup));
     answer(worker, &mut batch, batching.slots, tokenizer(), description, Box::new(Vec::new));
 }

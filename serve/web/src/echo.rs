@@ -9,9 +9,10 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::engine::{
-    Counter, Decoder, EncodeError, Engine, EngineError, Key, Likelihood, Message, Model, Role,
-    SequenceRequest, Token, Vocabulary,
+    Counter, Decoder, EncodeError, Engine, EngineError, Key, KvMemory, Likelihood, Message, Model,
+    PromptRead, Role, SequenceRequest, Token, Vocabulary,
 };
+use crate::grammar::Grammar;
 use crate::worker::InferenceWorker;
 
 /// Command-line options of the echo.
@@ -50,6 +51,8 @@ pub struct Echo {
     pub examples: Vec<String>,
     /// Counters as of an engine on a device.
     pub counters: Vec<Counter>,
+    /// Memory that its sequences share.
+    pub kv: Option<KvMemory>,
 }
 
 struct EchoEngine {
@@ -63,17 +66,41 @@ struct EchoSequence {
     rest: VecDeque<u32>,
     alternatives: Option<usize>,
     fails: bool,
+    longest: usize,
+    prompt: Option<PromptRead>,
+    grammar: Option<Grammar>,
 }
 
-struct ByteVocabulary {
-    chats: bool,
+impl EchoSequence {
+    /// The next token of the echo. Where the grammar forbids it, a token that closes what is open.
+    fn next(&mut self) -> u32 {
+        let wanted = self.rest.front().copied().unwrap_or(END);
+        let Some(grammar) = &mut self.grammar else {
+            self.rest.pop_front();
+            return wanted;
+        };
+        let mut logits = [0.0; TOKENS];
+        grammar.mask(&mut logits);
+        let closing = [END].into_iter().chain("\"}]:".bytes().map(u32::from)).chain(0..END);
+        let mut candidates = [wanted].into_iter().chain(closing);
+        let id = candidates.find(|id| logits[*id as usize] == 0.0).unwrap_or(END);
+        if id == wanted {
+            self.rest.pop_front();
+        }
+        grammar.accept(id);
+        id
+    }
 }
 
-const END: u32 = 256;
+pub(crate) struct ByteVocabulary {
+    pub(crate) chats: bool,
+}
+
+pub(crate) const END: u32 = 256;
 const SYSTEM: u32 = 257;
 const USER: u32 = 258;
 const ASSISTANT: u32 = 259;
-const TOKENS: usize = 260;
+pub(crate) const TOKENS: usize = 260;
 
 impl Default for Echo {
     fn default() -> Self {
@@ -86,6 +113,7 @@ impl Default for Echo {
             chats: true,
             examples: Vec::new(),
             counters: Vec::new(),
+            kv: None,
         }
     }
 }
@@ -114,7 +142,13 @@ impl Echo {
     pub fn answer(self, mut worker: InferenceWorker) {
         worker.offer_examples(self.examples.clone());
         let (vocabulary, counters) = (Arc::new(ByteVocabulary { chats: self.chats }), self.counters.clone());
-        let model = Model { id: "echo".to_owned(), created: 0, context: self.context, vocabulary: TOKENS };
+        let model = Model {
+            id: "echo".to_owned(),
+            created: 0,
+            context: self.context,
+            vocabulary: TOKENS,
+            kv: self.kv,
+        };
         let mut engine = EchoEngine { echo: self, answered: 0, sequences: BTreeMap::new() };
         worker.answer(model, vocabulary, Box::new(move || counters.clone()), &mut engine);
     }
@@ -138,13 +172,25 @@ impl Engine for EchoEngine {
         self.echo.slots
     }
 
-    fn join(&mut self, key: Key, request: SequenceRequest) -> Result<usize, EngineError> {
+    fn has_room(&self, request: &SequenceRequest) -> bool {
+        let held: usize = self.sequences.values().map(|sequence| sequence.longest).sum();
+        self.echo.kv.is_none_or(|kv| held + longest(request) <= kv.tokens)
+    }
+
+    fn join(&mut self, key: Key, request: SequenceRequest) -> Result<(), EngineError> {
         let mut rest: VecDeque<u32> = self.reply(&request.prompt).into();
         rest.push_back(END);
         self.answered += 1;
         let fails = self.echo.fail_every.is_some_and(|every| self.answered.is_multiple_of(every));
-        self.sequences.insert(key, EchoSequence { rest, alternatives: request.alternatives, fails });
-        Ok(0)
+        let longest = longest(&request);
+        let SequenceRequest { prompt, alternatives, score_prompt, grammar, .. } = request;
+        let scored = if score_prompt { &prompt[1..] } else { &[] };
+        let likelihoods =
+            scored.iter().map(|token| invented_likelihood(*token, 0, alternatives.unwrap_or(0)));
+        let prompt = Some(PromptRead { cached: 0, likelihoods: likelihoods.collect() });
+        let sequence = EchoSequence { rest, alternatives, fails, longest, prompt, grammar };
+        self.sequences.insert(key, sequence);
+        Ok(())
     }
 
     fn leave(&mut self, key: Key) {
@@ -155,11 +201,11 @@ impl Engine for EchoEngine {
         thread::sleep(self.echo.delay);
         let mut tokens = Vec::with_capacity(self.sequences.len());
         for (key, sequence) in &mut self.sequences {
-            let id = sequence.rest.pop_front().unwrap_or(END);
+            let id = sequence.next();
             assert!(!sequence.fails, "the echo was asked to fail");
             let likelihood =
                 sequence.alternatives.map(|count| invented_likelihood(id, sequence.rest.len(), count));
-            tokens.push((*key, Token { id, likelihood }));
+            tokens.push((*key, Token { id, likelihood, prompt: sequence.prompt.take() }));
         }
         Ok(tokens)
     }
@@ -169,6 +215,10 @@ impl Engine for EchoEngine {
     fn reset(&mut self) {
         self.sequences.clear();
     }
+}
+
+fn longest(request: &SequenceRequest) -> usize {
+    request.prompt.len() + request.max_tokens - 1
 }
 
 /// Equal for equal arguments.
@@ -212,6 +262,10 @@ impl Vocabulary for ByteVocabulary {
 
     fn bytes(&self, token: u32) -> Vec<u8> {
         u8::try_from(token).into_iter().collect()
+    }
+
+    fn is_text(&self, token: u32) -> bool {
+        token < END
     }
 
     fn ends(&self, token: u32) -> bool {

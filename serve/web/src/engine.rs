@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use crate::grammar::Grammar;
+
 /// A sequence in an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(pub u64);
@@ -40,11 +42,11 @@ pub struct Adjustment {
 }
 
 /// A sequence to continue.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct SequenceRequest {
     /// At least one token.
     pub prompt: Vec<u32>,
-    /// At least one; prompt and answer fit the context.
+    /// Prompt and answer fit the context. 0 reads the prompt only.
     pub max_tokens: usize,
     /// Parameters of sampling.
     pub sampling: Sampling,
@@ -52,6 +54,10 @@ pub struct SequenceRequest {
     pub adjustment: Adjustment,
     /// Alternatives to report per token; `None` reports no probabilities.
     pub alternatives: Option<usize>,
+    /// Whether to report probabilities of the prompt's tokens, too.
+    pub score_prompt: bool,
+    /// Tokens that may be chosen; `None` allows all.
+    pub grammar: Option<Grammar>,
 }
 
 /// The next token of a sequence.
@@ -61,6 +67,17 @@ pub struct Token {
     pub id: u32,
     /// If requested.
     pub likelihood: Option<Likelihood>,
+    /// With a sequence's first token.
+    pub prompt: Option<PromptRead>,
+}
+
+/// How a prompt was read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PromptRead {
+    /// Tokens that another sequence had read.
+    pub cached: usize,
+    /// Likelihoods of the prompt's tokens after the first, if requested.
+    pub likelihoods: Vec<Likelihood>,
 }
 
 /// Natural-log probabilities, before adjustment, temperature and filters.
@@ -82,8 +99,11 @@ pub trait Engine {
     /// Sequences in the batch, at most.
     fn slots(&self) -> usize;
 
-    /// Adds a sequence. Returns the cached tokens of its prompt.
-    fn join(&mut self, key: Key, request: SequenceRequest) -> Result<usize, EngineError>;
+    /// Whether memory is left for the longest answer to `request`; otherwise it waits. Always true for an empty batch.
+    fn has_room(&self, request: &SequenceRequest) -> bool;
+
+    /// Adds a sequence.
+    fn join(&mut self, key: Key, request: SequenceRequest) -> Result<(), EngineError>;
 
     /// Removes a sequence.
     fn leave(&mut self, key: Key);
@@ -137,6 +157,9 @@ pub trait Vocabulary: Send + Sync {
     /// Bytes of a token, perhaps part of a character.
     fn bytes(&self, token: u32) -> Vec<u8>;
 
+    /// Whether a token is a part of texts, and no control token.
+    fn is_text(&self, token: u32) -> bool;
+
     /// Whether a token ends an answer.
     fn ends(&self, token: u32) -> bool;
 }
@@ -161,6 +184,19 @@ pub struct Model {
     pub context: usize,
     /// Number of tokens.
     pub vocabulary: usize,
+    /// Bounded memory for keys and values, if any.
+    pub kv: Option<KvMemory>,
+}
+
+/// Memory for keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvMemory {
+    /// The limit in bytes, for all sequences.
+    pub budget: u64,
+    /// Bytes of a token.
+    pub bytes_per_token: u64,
+    /// Tokens that the limit holds.
+    pub tokens: usize,
 }
 
 /// A metric of the model's program.

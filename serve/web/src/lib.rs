@@ -27,6 +27,8 @@
 //! A request passes `listen`, `connection_slots`, `routes`, `body` (bytes to fields), `api` (fields to sequences),
 //! `queue` (in `turns`) and `scheduler`. Its answer passes `sequence` (tokens to text) and `api/answer`.
 
+#[cfg(not(feature = "structured"))]
+mod absent_grammar;
 mod access;
 mod api;
 mod args;
@@ -37,6 +39,9 @@ mod connection_slots;
 mod echo;
 mod engine;
 mod error;
+mod grammar;
+#[cfg(feature = "structured")]
+mod guided_grammar;
 mod limits;
 mod listen;
 mod metrics;
@@ -63,9 +68,10 @@ pub use access::{ApiKey, BadKey};
 pub use args::{KEY_VARIABLE, ServerArgs};
 pub use echo::{Echo, EchoArgs};
 pub use engine::{
-    Adjustment, Counter, Counters, Decoder, EncodeError, Engine, EngineError, Key, Likelihood, Message,
-    Model, Role, Sampling, SequenceRequest, Token, Vocabulary,
+    Adjustment, Counter, Counters, Decoder, EncodeError, Engine, EngineError, Key, KvMemory, Likelihood,
+    Message, Model, PromptRead, Role, Sampling, SequenceRequest, Token, Vocabulary,
 };
+pub use grammar::Grammar;
 pub use limits::Limits;
 pub use program::{init_logging, run};
 pub use web::{Settings, Web};

@@ -115,6 +115,12 @@ impl Metrics {
         *self.engine.lock().unwrap_or_else(PoisonError::into_inner) = counters;
     }
 
+    pub(crate) fn memory(&self) -> BTreeMap<&'static str, f64> {
+        let counters = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = counters.iter().filter(|counter| !counter.total && counter.name.ends_with("_bytes"));
+        bytes.map(|counter| (counter.name, counter.value)).collect()
+    }
+
     pub(crate) fn page(&self, waiting: usize, body_bytes: usize) -> String {
         let mut out = String::new();
         write_head(&mut out, "requests_total", "Requests answered, by route and status.", "counter");

@@ -18,6 +18,8 @@ pub(crate) struct Job {
     pub(crate) client: Client,
     pub(crate) request: SequenceRequest,
     pub(crate) stop: Vec<String>,
+    /// Whether the answer begins with the prompt.
+    pub(crate) echo: bool,
     pub(crate) sender: EventSender,
     pub(crate) queued: Instant,
 }
@@ -31,16 +33,17 @@ pub(crate) struct EventSender {
 
 #[derive(Debug)]
 pub(crate) enum Event {
-    Begun { cached: usize },
+    Begun,
     Piece(Piece),
-    Finished { finish: FinishReason, made: usize },
+    Finished { finish: FinishReason, made: usize, cached: usize },
     Failed(ApiError),
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Piece {
     pub(crate) text: String,
-    pub(crate) tokens: Vec<(u32, Likelihood)>,
+    /// A prompt's first token has no likelihood.
+    pub(crate) tokens: Vec<(u32, Option<Likelihood>)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,25 +121,30 @@ impl Queue {
         Ok(())
     }
 
-    /// Skips clients that left.
-    pub(crate) fn pop(&self) -> Next {
-        Self::next(&mut self.lock())
+    /// Skips clients that left. Without room for the next sequence, all wait: later ones must not starve it.
+    pub(crate) fn pop(&self, has_room: impl Fn(&SequenceRequest) -> bool) -> Next {
+        Self::next(&mut self.lock(), has_room)
     }
 
     pub(crate) fn wait(&self) -> Next {
         let mut state = self.lock();
         loop {
-            match Self::next(&mut state) {
+            match Self::next(&mut state, |_| true) {
                 Next::Empty => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                 found => return found,
             }
         }
     }
 
-    fn next(state: &mut State) -> Next {
-        while let Some(job) = state.jobs.pop() {
-            if !job.sender.is_abandoned() {
-                return Next::Job(Box::new(job));
+    fn next(state: &mut State, has_room: impl Fn(&SequenceRequest) -> bool) -> Next {
+        while let Some(next) = state.jobs.peek() {
+            let is_abandoned = next.sender.is_abandoned();
+            if !is_abandoned && !has_room(&next.request) {
+                return Next::Empty;
+            }
+            match state.jobs.pop() {
+                Some(job) if !is_abandoned => return Next::Job(Box::new(job)),
+                _ => {}
             }
         }
         if state.closed { Next::Closed } else { Next::Empty }
@@ -196,14 +204,16 @@ mod tests {
             sampling,
             adjustment: Adjustment::default(),
             alternatives: None,
+            score_prompt: false,
+            grammar: None,
         };
         let sender = EventSender { index: 0, events };
         let id = RequestId::new(&HeaderMap::new());
-        (Job { id, client, request, stop: Vec::new(), sender, queued: Instant::now() }, receiver)
+        (Job { id, client, request, stop: Vec::new(), echo: false, sender, queued: Instant::now() }, receiver)
     }
 
     fn popped(queue: &Queue) -> Option<u32> {
-        match queue.pop() {
+        match queue.pop(|_| true) {
             Next::Job(job) => Some(job.request.prompt[0]),
             Next::Empty | Next::Closed => None,
         }
@@ -216,7 +226,7 @@ mod tests {
         queue.push(jobs).unwrap();
         requests.remove(1);
         assert_eq!((popped(&queue), popped(&queue), popped(&queue)), (Some(0), Some(2), Some(3)));
-        assert!(matches!(queue.pop(), Next::Empty));
+        assert!(matches!(queue.pop(|_| true), Next::Empty));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use crate::engine::{Counters, Engine, EngineError, Key, Vocabulary};
+use crate::engine::{Counters, Engine, EngineError, Key, PromptRead, Vocabulary};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::queue::{Event, Job, Next, Queue};
@@ -60,10 +60,14 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// Fills free slots; blocks if all are free. False once all is done.
+    /// Fills free slots while memory lasts; blocks if all are free. False once all is done.
     fn admit(&mut self) -> bool {
         while self.active.len() < self.engine.slots() {
-            let next = if self.active.is_empty() { self.queue.wait() } else { self.queue.pop() };
+            let next = if self.active.is_empty() {
+                self.queue.wait()
+            } else {
+                self.queue.pop(|request| self.engine.has_room(request))
+            };
             match next {
                 Next::Job(job) => self.join(*job),
                 Next::Empty => return true,
@@ -74,19 +78,18 @@ impl<'a> Scheduler<'a> {
     }
 
     fn join(&mut self, job: Job) {
-        let mut record = Record::new(&job);
-        let Job { request, stop, sender, queued, .. } = job;
+        let record = Record::new(&job);
+        let Job { request, stop, echo, sender, queued, .. } = job;
+        let echo = echo.then(|| request.prompt.clone());
         let key = Key(self.next);
         self.next += 1;
         self.metrics.queued.observe(queued.elapsed());
         let (read, max_tokens) = (request.prompt.len(), request.max_tokens);
         match self.catch_panic(|scheduler| scheduler.engine.join(key, request)) {
-            Ok(Ok(cached)) => {
+            Ok(Ok(())) => {
                 self.metrics.prompt_tokens.add(read);
-                self.metrics.cached_tokens.add(cached);
-                sender.send(Event::Begun { cached });
-                record.cached_tokens = cached;
-                let sequence = Sequence::new(sender, record, stop, max_tokens, self.vocabulary);
+                sender.send(Event::Begun);
+                let sequence = Sequence::new(sender, record, (stop, echo), max_tokens, self.vocabulary);
                 self.active.insert(key, sequence);
             }
             Ok(Err(error)) => {
@@ -138,6 +141,9 @@ impl<'a> Scheduler<'a> {
             let Some(sequence) = self.active.get_mut(&key) else { continue };
             if let Some(wait) = sequence.record.note_token() {
                 self.metrics.first_token.observe(wait);
+            }
+            if let Some(PromptRead { cached, .. }) = token.prompt {
+                self.metrics.cached_tokens.add(cached);
             }
             if !sequence.take(token) {
                 self.active.remove(&key);

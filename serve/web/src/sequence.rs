@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::engine::{Decoder, Likelihood, Token, Vocabulary};
+use crate::engine::{Decoder, Likelihood, PromptRead, Token, Vocabulary};
 use crate::error::ApiError;
 use crate::queue::{Event, EventSender, FinishReason, Piece};
 use crate::record::Record;
@@ -14,6 +14,8 @@ pub(crate) struct Sequence<'v> {
     vocabulary: &'v dyn Vocabulary,
     decoder: Box<dyn Decoder + 'v>,
     stop: StopStrings,
+    /// The prompt, until it is sent.
+    echo: Option<Vec<u32>>,
     max_tokens: usize,
     /// Bytes.
     decoded: usize,
@@ -27,7 +29,7 @@ impl<'v> Sequence<'v> {
     pub(crate) fn new(
         sender: EventSender,
         record: Record,
-        stop: Vec<String>,
+        (stop, echo): (Vec<String>, Option<Vec<u32>>),
         max_tokens: usize,
         vocabulary: &'v dyn Vocabulary,
     ) -> Self {
@@ -37,6 +39,7 @@ impl<'v> Sequence<'v> {
             vocabulary,
             decoder: vocabulary.decoder(),
             stop: StopStrings::new(stop),
+            echo,
             max_tokens,
             decoded: 0,
             sent: 0,
@@ -46,6 +49,14 @@ impl<'v> Sequence<'v> {
 
     /// Sends final text. Returns whether the answer continues.
     pub(crate) fn take(&mut self, token: Token) -> bool {
+        if let Some(PromptRead { cached, likelihoods }) = token.prompt {
+            self.record.cached_tokens = cached;
+            self.send_prompt(likelihoods);
+        }
+        if self.max_tokens == 0 {
+            self.finish(FinishReason::Length);
+            return false;
+        }
         if self.vocabulary.ends(token.id) {
             return self.end(FinishReason::Stop);
         }
@@ -69,6 +80,15 @@ impl<'v> Sequence<'v> {
         }
         self.send(shown.text);
         self.end(FinishReason::Length)
+    }
+
+    fn send_prompt(&mut self, likelihoods: Vec<Likelihood>) {
+        let Some(prompt) = self.echo.take() else { return };
+        let mut decoder = self.vocabulary.decoder();
+        let mut text: String = prompt.iter().map(|token| decoder.push(*token)).collect();
+        text += &decoder.finish();
+        let likelihoods = std::iter::once(None).chain(likelihoods.into_iter().map(Some));
+        self.sender.send(Event::Piece(Piece { text, tokens: prompt.into_iter().zip(likelihoods).collect() }));
     }
 
     pub(crate) fn cancel(self) {
@@ -95,7 +115,7 @@ impl<'v> Sequence<'v> {
         self.sent += text.len();
         let mut tokens = Vec::new();
         while let Some((_, token, likelihood)) = self.unsent.pop_front_if(|(end, ..)| *end <= self.sent) {
-            tokens.push((token, likelihood));
+            tokens.push((token, Some(likelihood)));
         }
         if !text.is_empty() || !tokens.is_empty() {
             self.sender.send(Event::Piece(Piece { text, tokens }));
@@ -104,6 +124,10 @@ impl<'v> Sequence<'v> {
 
     fn finish(&mut self, finish: FinishReason) {
         self.record.log(finish.name());
-        self.sender.send(Event::Finished { finish, made: self.record.answer_tokens });
+        self.sender.send(Event::Finished {
+            finish,
+            made: self.record.answer_tokens,
+            cached: self.record.cached_tokens,
+        });
     }
 }

@@ -8,6 +8,7 @@ use crate::access::Access;
 use crate::body_budget::BodyBudget;
 use crate::engine::{Model, Vocabulary};
 use crate::error::ApiError;
+use crate::grammar::Grammars;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
@@ -34,6 +35,7 @@ pub(crate) struct Ready {
     /// Whether its template renders a question; other models only continue texts.
     pub(crate) chats: bool,
     pub(crate) examples: Vec<String>,
+    pub(crate) grammars: Grammars,
 }
 
 impl Server {

@@ -28,6 +28,10 @@ impl Turns {
         self.count += 1;
     }
 
+    pub(crate) fn peek(&self) -> Option<&Job> {
+        self.networks.front()?.1.front()?.1.front()
+    }
+
     /// The served network and connection then wait for all others.
     pub(crate) fn pop(&mut self) -> Option<Job> {
         let (network, mut connections) = self.networks.pop_front()?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::engine::{Counters, Engine, Message, Model, Role, Vocabulary};
+use crate::grammar::Grammars;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::scheduler::Scheduler;
@@ -46,7 +47,7 @@ impl InferenceWorker {
         let question = Message { role: Role::User, content: "?".to_owned() };
         let chats = vocabulary.encode_chat(&[question]).is_ok();
         let examples = std::mem::take(&mut self.examples);
-        let ready = Arc::new(Ready { model, vocabulary, chats, examples });
+        let ready = Arc::new(Ready { model, vocabulary, chats, examples, grammars: Grammars::default() });
         self.status.send_replace(Status::Ready(Arc::clone(&ready)));
         Scheduler::new(engine, &*ready.vocabulary, &self.queue, &self.metrics, counters).run();
     }

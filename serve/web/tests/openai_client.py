@@ -1,16 +1,18 @@
 """The `openai` package as a client. Arguments: the base URLs of a fast echo, a slow one with one place and one waiting,
-one that asks for a key, and one that fails every answer. Fails by assertion."""
+one that asks for a key, one that fails every answer, one that calls a function, and perhaps the word "structured". Fails by assertion."""
 
 import asyncio
+import json
 import sys
 import threading
 import time
 import urllib.request
 
 import openai
+import pydantic
 
 KEY = "0123456789abcdef0123456789abcdef"
-FAST, SLOW, LOCKED, FAILING = sys.argv[1:5]
+FAST, SLOW, LOCKED, FAILING, CALLING = sys.argv[1:6]
 
 
 def client(url, **more):
@@ -94,6 +96,45 @@ def responses():
     assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens")
 
 
+def structured():
+    class Person(pydantic.BaseModel):
+        name: str
+        tags: list[str]
+
+    parsed = client(FAST).chat.completions.parse(model="echo", messages=said("Rosa, a, b"), response_format=Person)
+    assert isinstance(parsed.choices[0].message.parsed, Person)
+    free = client(FAST).chat.completions.create(
+        model="echo", messages=said("words"), response_format={"type": "json_object"}
+    )
+    assert isinstance(json.loads(free.choices[0].message.content), dict)
+
+
+def tools():
+    class Weather(pydantic.BaseModel):
+        city: str
+        days: int
+
+    offered = {"model": "echo", "messages": said("Rome?"), "tools": [openai.pydantic_function_tool(Weather, name="weather")]}
+    asked = client(CALLING).chat.completions
+    for choice in ("auto", "required", {"type": "function", "function": {"name": "weather"}}):
+        answer = asked.parse(**offered, tool_choice=choice).choices[0]
+        assert answer.finish_reason == "tool_calls" and answer.message.content is None
+        assert answer.message.tool_calls[0].function.parsed_arguments == Weather(city="Rome", days=3)
+    with asked.stream(**offered) as stream:
+        names = [event.name for event in stream if event.type == "tool_calls.function.arguments.done"]
+        final = stream.get_final_completion().choices[0]
+    assert names == ["weather"] and final.finish_reason == "tool_calls"
+    called = final.message.tool_calls[0]
+    assert called.function.parsed_arguments == Weather(city="Rome", days=3)
+    result = {"role": "tool", "tool_call_id": called.id, "content": "sunny"}
+    history = [*said("Rome?"), answer.message.model_dump(exclude_none=True), {**result, "tool_call_id": answer.message.tool_calls[0].id}]
+    for call in history[2]["tool_calls"]:
+        call["function"].pop("parsed_arguments", None)
+    history[2].pop("parsed", None)
+    again = client(FAST).chat.completions.create(model="echo", messages=history, tools=offered["tools"], tool_choice="none")
+    assert again.choices[0].message.content == "weather returned: sunny"
+
+
 def several_at_once():
     async def all_of_them():
         async with openai.AsyncOpenAI(base_url=FAST + "/v1", api_key="none") as asked:
@@ -175,6 +216,7 @@ def retried():
     assert answers == ["a"], answers
 
 
-for check in (chat, chat_streamed, completions, responses, several_at_once, models, errors, cancelled, retried):
+checks = [structured, tools] if "structured" in sys.argv else []
+for check in (*checks, chat, chat_streamed, completions, responses, several_at_once, models, errors, cancelled, retried):
     check()
     print("ok", check.__name__, flush=True)

@@ -24,7 +24,8 @@ fn a_packed_base_has_the_same_bits_under_every_budget_and_in_groups_of_every_siz
         let run = |name: &str, more: &[&str]| tiny.tune(&format!("{n}-{name}"), &[settings, more].concat());
         let roomy = run("roomy", &["train.together=1"]);
         assert_eq!(roomy["evictions"], 0);
-        let budget = if settings.contains(&NF4) { "memory.device_budget=2MiB" } else { "memory.device_budget=3MiB" };
+        let budget =
+            if settings.contains(&NF4) { "memory.device_budget=2MiB" } else { "memory.device_budget=3MiB" };
         let tight = run("tight", &[budget]);
         assert!(tight["evictions"].as_u64() > Some(0), "{settings:?} spills nothing");
         assert_eq!(bits(&tight), bits(&roomy), "{settings:?}");

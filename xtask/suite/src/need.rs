@@ -31,6 +31,12 @@ pub enum Need {
     Namespace,
     /// Python's `openai`, and a browser with its driver.
     Clients,
+    /// nginx.
+    Nginx,
+    /// Caddy.
+    Caddy,
+    /// Python's `lm-eval`.
+    Harness,
     /// Valgrind.
     Valgrind,
     /// Python with `torch` and `transformers`.
@@ -53,7 +59,7 @@ pub enum Need {
 
 impl Need {
     /// In the order of summaries.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 19] = [
         Self::Vulkan,
         Self::StandIn,
         Self::Mpi,
@@ -61,6 +67,9 @@ impl Need {
         Self::Mounts,
         Self::Namespace,
         Self::Clients,
+        Self::Nginx,
+        Self::Caddy,
+        Self::Harness,
         Self::Valgrind,
         Self::Torch,
         Self::TensorBoard,
@@ -82,6 +91,9 @@ impl Need {
             Self::Mounts => "mounts",
             Self::Namespace => "namespace",
             Self::Clients => "clients",
+            Self::Nginx => "nginx",
+            Self::Caddy => "caddy",
+            Self::Harness => "lm-eval",
             Self::Valgrind => "valgrind",
             Self::Torch => "torch",
             Self::TensorBoard => "tensorboard",
@@ -106,6 +118,9 @@ impl Need {
                 "apt-get install iproute2, and allow unprivileged user namespaces or run as root"
             }
             Self::Clients => "serve/web/tests/install-clients",
+            Self::Nginx => "apt-get install nginx-light",
+            Self::Caddy => "apt-get install caddy",
+            Self::Harness => "serve/tests/install-harness",
             Self::Valgrind => "apt-get install valgrind",
             Self::Torch => "pip install torch transformers",
             Self::TensorBoard => "pip install tensorboard",

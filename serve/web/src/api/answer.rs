@@ -25,10 +25,22 @@ pub(super) trait Dialect: Send + 'static {
     /// `object` of a whole answer and of a piece.
     fn objects(&self) -> (&'static str, &'static str);
     fn opening(&self, index: usize) -> Option<Value>;
-    /// `offset` characters into the choice's text.
-    fn piece(&self, index: usize, piece: &Piece, offset: usize, vocabulary: &dyn Vocabulary) -> Value;
-    fn end(&self, index: usize, finish: FinishReason) -> Value;
-    fn whole(&self, index: usize, whole: &Piece, finish: FinishReason, vocabulary: &dyn Vocabulary) -> Value;
+    /// `offset` characters into the choice's text. `None` holds the text back.
+    fn piece(
+        &mut self,
+        index: usize,
+        piece: &Piece,
+        offset: usize,
+        vocabulary: &dyn Vocabulary,
+    ) -> Option<Value>;
+    fn end(&mut self, index: usize, finish: FinishReason) -> Value;
+    fn whole(
+        &mut self,
+        index: usize,
+        whole: &Piece,
+        finish: FinishReason,
+        vocabulary: &dyn Vocabulary,
+    ) -> Value;
 }
 
 pub(super) struct Envelope {
@@ -96,7 +108,7 @@ impl<D: Dialect> Answer<D> {
                     open -= 1;
                 }
                 (_, Event::Failed(error)) => return Err(error),
-                (_, Event::Begun { .. }) => {}
+                (_, Event::Begun) => {}
             }
         }
         let mut body = self.envelope.wrap(self.dialect.objects().0, &choices);
@@ -142,14 +154,16 @@ impl<D: Dialect> Streaming<D> {
 
     fn take(&mut self, index: usize, event: Event) {
         match event {
-            Event::Begun { .. } => {
+            Event::Begun => {
                 self.begin(index);
             }
             Event::Piece(piece) => {
                 let offset = self.begin(index);
                 self.offsets[index] = Some(offset + piece.text.chars().count());
                 let choice = self.answer.dialect.piece(index, &piece, offset, &*self.answer.vocabulary);
-                self.frame(&[choice]);
+                if let Some(choice) = choice {
+                    self.frame(&[choice]);
+                }
             }
             Event::Finished { finish, .. } => {
                 self.begin(index);

@@ -1,5 +1,6 @@
 //! `POST /v1/chat/completions`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -12,8 +13,9 @@ use super::answer::{self, Dialect, Envelope};
 use super::messages::{SentRole, joined};
 use super::parameters::{Asked, Length, Parameters, accept_newer, read_request, requested_tokens};
 use super::running::{Question, encode_in_background};
+use super::tools::{CallReader, FunctionKind, Said, Tools, call_text, response_format};
 use crate::body::Fields;
-use crate::engine::{Likelihood, Vocabulary};
+use crate::engine::{EncodeError, Likelihood, Vocabulary};
 use crate::error::ApiError;
 use crate::queue::{FinishReason, Piece};
 use crate::state::Server;
@@ -23,29 +25,40 @@ pub(crate) async fn chat(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let Asked { ready, origin, held, strict, mut fields } = read_request(&server, request).await?;
-    let sent: Vec<SentMessage> = fields.required("messages")?;
-    let sent = sent.into_iter().map(|sent| (sent.role, sent.content.text()));
-    let messages = joined("messages", sent.collect(), &server.limits)?;
-    let asked = requested_tokens(&mut fields, &["max_completion_tokens", "max_tokens"])?;
+    let sent = texts(fields.required("messages")?)?;
+    let (tools, format) = (Tools::read(&mut fields)?, response_format(&mut fields)?);
+    if tools.is_some() && format.is_some() {
+        let message = "`response_format` and `tools` both decide what an answer is: send one of them";
+        return Err(ApiError::parameter("response_format", message));
+    }
+    let instructions = tools.iter().map(|tools| (SentRole::System, tools.instructions()));
+    let messages = joined("messages", instructions.chain(sent).collect(), &server.limits)?;
+    let asked = requested_tokens(&mut fields, &["max_completion_tokens", "max_tokens"], 1)?;
     let alternatives = alternatives(&mut fields)?;
     let parameters = Parameters::read(&mut fields, &ready.model, &server.limits)?;
-    fields.accept_neutral(&[
-        ("tools", json!([])),
-        ("tool_choice", json!("none")),
-        ("parallel_tool_calls", json!(true)),
-        ("response_format", json!({ "type": "text" })),
-        ("modalities", json!(["text"])),
-    ])?;
+    fields.accept_neutral(&[("modalities", json!(["text"]))])?;
     accept_newer(&mut fields)?;
     fields.finish()?;
 
-    let vocabulary = Arc::clone(&ready.vocabulary);
-    let prompt = encode_in_background(held, move || vocabulary.encode_chat(&messages)).await?;
+    let (calls, form) = (tools.is_some(), tools.map(|tools| tools.form()).or(format));
+    let model = Arc::clone(&ready);
+    let encode = move || {
+        let prompt = model.vocabulary.encode_chat(&messages)?;
+        let compile = |form| model.grammars.compile(&form, &*model.vocabulary, model.model.vocabulary);
+        let grammar = form.map(compile).transpose();
+        let grammar = grammar.map_err(|error| {
+            EncodeError(format!("`response_format` or `tools` cannot be followed: {error}"))
+        })?;
+        Ok((prompt, grammar))
+    };
+    let (prompt, grammar) = encode_in_background(held, encode).await?;
     let length = Length { asked, default: ready.model.context, strict };
     let max_tokens = length.fit(prompt.len(), &ready.model, &server.limits)?;
-    let questions = vec![Question { prompt, max_tokens }];
+    let questions = vec![Question { prompt, max_tokens, echo: false, grammar }];
     let envelope = Envelope::new("chatcmpl-", ready.model.id.clone());
-    answer::answer(&server, &ready, &origin, envelope, Chat { alternatives }, parameters, questions).await
+    let choices = if calls { parameters.choices } else { 0 };
+    let chat = Chat { alternatives, calls: (0..choices).map(|_| CallReader::default()).collect() };
+    answer::answer(&server, &ready, &origin, envelope, chat, parameters, questions).await
 }
 
 fn alternatives(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
@@ -61,8 +74,10 @@ fn alternatives(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SentMessage {
-    role: SentRole,
-    content: Content,
+    role: ChatRole,
+    content: Option<Content>,
+    tool_calls: Option<Vec<SentCall>>,
+    tool_call_id: Option<String>,
     /// Names the speaker, which no template shows.
     #[serde(default, rename = "name")]
     _name: Option<String>,
@@ -74,8 +89,69 @@ struct SentMessage {
     _audio: Absent,
     #[serde(default, rename = "function_call")]
     _function_call: Absent,
-    #[serde(default, rename = "tool_calls")]
-    _tool_calls: Absent,
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum ChatRole {
+    Tool,
+    #[serde(untagged)]
+    Other(SentRole),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SentCall {
+    id: String,
+    #[serde(rename = "type")]
+    _kind: FunctionKind,
+    function: CalledFunction,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CalledFunction {
+    name: String,
+    arguments: String,
+}
+
+/// Texts of a conversation. A call is the text that the model wrote, and a result is the user's message: templates have
+/// no other form for them.
+fn texts(sent: Vec<SentMessage>) -> Result<Vec<(SentRole, String)>, ApiError> {
+    let mut called = BTreeMap::new();
+    let mut texts = Vec::with_capacity(sent.len());
+    for (at, SentMessage { role, content, tool_calls, tool_call_id, .. }) in sent.into_iter().enumerate() {
+        let wrong = |member: &str, message: &str| {
+            let path = format!("messages[{at}].{member}");
+            Err(ApiError::parameter(&path, format!("`{path}`: {message}")))
+        };
+        let calls = tool_calls.unwrap_or_default();
+        if !calls.is_empty() && role != ChatRole::Other(SentRole::Assistant) {
+            return wrong("tool_calls", "only the assistant calls functions");
+        }
+        if content.is_none() && calls.is_empty() {
+            return wrong("content", "it is missing");
+        }
+        let mut text = content.map(Content::text).unwrap_or_default();
+        for SentCall { id, function: CalledFunction { name, arguments }, .. } in calls {
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            text += &call_text(&name, &arguments);
+            called.insert(id, name);
+        }
+        texts.push(match (role, tool_call_id) {
+            (ChatRole::Other(role), None) => (role, text),
+            (ChatRole::Other(_), Some(_)) => {
+                return wrong("tool_call_id", "only a result of a function has it");
+            }
+            (ChatRole::Tool, id) => match id.and_then(|id| called.get(&id)) {
+                Some(name) => (SentRole::User, format!("{name} returned: {text}")),
+                None => return wrong("tool_call_id", "no earlier message has a call of this id"),
+            },
+        });
+    }
+    Ok(texts)
 }
 
 type Absent = Option<Nothing>;
@@ -107,6 +183,8 @@ impl Content {
 
 struct Chat {
     alternatives: Option<usize>,
+    /// One for each choice that may call a function.
+    calls: Vec<CallReader>,
 }
 
 impl Dialect for Chat {
@@ -119,28 +197,98 @@ impl Dialect for Chat {
     }
 
     fn opening(&self, index: usize) -> Option<Value> {
-        let delta = json!({ "role": "assistant", "content": "", "refusal": null });
+        let content = if self.calls.is_empty() { json!("") } else { Value::Null };
+        let delta = json!({ "role": "assistant", "content": content, "refusal": null });
         Some(json!({ "index": index, "delta": delta, "logprobs": null, "finish_reason": null }))
     }
 
-    fn piece(&self, index: usize, piece: &Piece, _offset: usize, vocabulary: &dyn Vocabulary) -> Value {
+    fn piece(
+        &mut self,
+        index: usize,
+        piece: &Piece,
+        _offset: usize,
+        vocabulary: &dyn Vocabulary,
+    ) -> Option<Value> {
         let logprobs = self.logprobs(&piece.tokens, vocabulary);
-        json!({ "index": index, "delta": { "content": piece.text }, "logprobs": logprobs, "finish_reason": null })
+        let delta = match self.calls.get_mut(index) {
+            None => json!({ "content": piece.text }),
+            Some(reader) => {
+                let parts = reader.push(&piece.text);
+                if parts.is_empty() && logprobs.is_null() {
+                    return None;
+                }
+                let mut delta = json!({});
+                for part in parts {
+                    add(&mut delta, part);
+                }
+                delta
+            }
+        };
+        Some(json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": null }))
     }
 
-    fn end(&self, index: usize, finish: FinishReason) -> Value {
-        json!({ "index": index, "delta": {}, "logprobs": null, "finish_reason": finish.name() })
+    fn end(&mut self, index: usize, finish: FinishReason) -> Value {
+        let mut delta = json!({});
+        let (rest, finish) = self.finish(index, finish);
+        if let Some(part) = rest {
+            add(&mut delta, part);
+        }
+        json!({ "index": index, "delta": delta, "logprobs": null, "finish_reason": finish })
     }
 
-    fn whole(&self, index: usize, whole: &Piece, finish: FinishReason, vocabulary: &dyn Vocabulary) -> Value {
-        let message = json!({ "role": "assistant", "content": whole.text, "refusal": null });
+    fn whole(
+        &mut self,
+        index: usize,
+        whole: &Piece,
+        finish: FinishReason,
+        vocabulary: &dyn Vocabulary,
+    ) -> Value {
+        let mut message = json!({ "role": "assistant", "content": whole.text, "refusal": null });
+        let mut parts = Vec::new();
+        if let Some(reader) = self.calls.get_mut(index) {
+            parts = reader.push(&whole.text);
+            message["content"] = Value::Null;
+        }
+        let (rest, finish) = self.finish(index, finish);
+        for part in parts.into_iter().chain(rest) {
+            add(&mut message, part);
+        }
+        if let Some(call) = message.get_mut("tool_calls").and_then(|calls| calls[0].as_object_mut()) {
+            call.remove("index");
+        }
         let logprobs = self.logprobs(&whole.tokens, vocabulary);
-        json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": finish.name() })
+        json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": finish })
+    }
+}
+
+fn add(message: &mut Value, part: Said) {
+    let push = |to: &mut Value, text: &str| *to = json!(to.as_str().unwrap_or_default().to_owned() + text);
+    match part {
+        Said::Text(text) => push(&mut message["content"], &text),
+        Said::Name(name) => {
+            let id = Envelope::new("call_", String::new()).id;
+            let function = json!({ "name": name, "arguments": "" });
+            message["tool_calls"] =
+                json!([{ "index": 0, "id": id, "type": "function", "function": function }]);
+        }
+        Said::Arguments(text) => {
+            if message.get("tool_calls").is_none() {
+                message["tool_calls"] = json!([{ "index": 0, "function": {} }]);
+            }
+            push(&mut message["tool_calls"][0]["function"]["arguments"], &text);
+        }
     }
 }
 
 impl Chat {
-    fn logprobs(&self, tokens: &[(u32, Likelihood)], vocabulary: &dyn Vocabulary) -> Value {
+    fn finish(&mut self, index: usize, finish: FinishReason) -> (Option<Said>, &'static str) {
+        let Some(reader) = self.calls.get_mut(index) else { return (None, finish.name()) };
+        let is_complete = finish == FinishReason::Stop;
+        let rest = reader.finish(is_complete);
+        (rest, if is_complete && reader.is_call() { "tool_calls" } else { finish.name() })
+    }
+
+    fn logprobs(&self, tokens: &[(u32, Option<Likelihood>)], vocabulary: &dyn Vocabulary) -> Value {
         if self.alternatives.is_none() {
             return Value::Null;
         }
@@ -148,7 +296,8 @@ impl Chat {
             let bytes = vocabulary.bytes(token);
             json!({ "token": String::from_utf8_lossy(&bytes), "logprob": logprob, "bytes": bytes })
         };
-        let content = tokens.iter().map(|(token, likelihood)| {
+        let known = tokens.iter().filter_map(|(token, likelihood)| Some((token, likelihood.as_ref()?)));
+        let content = known.map(|(token, likelihood)| {
             let mut entry = named(*token, likelihood.chosen);
             let top = likelihood.alternatives.iter().map(|(token, logprob)| named(*token, *logprob));
             entry["top_logprobs"] = top.collect();

@@ -41,10 +41,11 @@ pub(crate) async fn completions(
 ) -> Result<Response<Body>, ApiError> {
     let Asked { ready, origin, held, strict, mut fields } = read_request(&server, request).await?;
     let prompts = prompts(&mut fields, &server.limits, ready.model.vocabulary)?;
-    let asked = requested_tokens(&mut fields, &["max_tokens"])?;
+    let echo = fields.optional("echo")?.unwrap_or(false);
+    let asked = requested_tokens(&mut fields, &["max_tokens"], u64::from(!echo))?;
     let alternatives = fields.whole("logprobs", (0, 5))?.map(|count| count as usize);
     let parameters = Parameters::read(&mut fields, &ready.model, &server.limits)?;
-    fields.accept_neutral(&[("best_of", json!(1)), ("echo", json!(false)), ("suffix", json!(""))])?;
+    fields.accept_neutral(&[("best_of", json!(1)), ("suffix", json!(""))])?;
     accept_newer(&mut fields)?;
     fields.finish()?;
 
@@ -59,7 +60,7 @@ pub(crate) async fn completions(
     let mut questions = Vec::with_capacity(prompts.len());
     for prompt in prompts {
         let max_tokens = length.fit(prompt.len(), &ready.model, &server.limits)?;
-        questions.push(Question { prompt, max_tokens });
+        questions.push(Question { prompt, max_tokens, echo, grammar: None });
     }
     let envelope = Envelope::new("cmpl-", ready.model.id.clone());
     answer::answer(&server, &ready, &origin, envelope, Text { alternatives }, parameters, questions).await
@@ -102,16 +103,28 @@ impl Dialect for Text {
         None
     }
 
-    fn piece(&self, index: usize, piece: &Piece, offset: usize, vocabulary: &dyn Vocabulary) -> Value {
+    fn piece(
+        &mut self,
+        index: usize,
+        piece: &Piece,
+        offset: usize,
+        vocabulary: &dyn Vocabulary,
+    ) -> Option<Value> {
         let logprobs = self.logprobs(&piece.tokens, offset, vocabulary);
-        json!({ "index": index, "text": piece.text, "logprobs": logprobs, "finish_reason": null })
+        Some(json!({ "index": index, "text": piece.text, "logprobs": logprobs, "finish_reason": null }))
     }
 
-    fn end(&self, index: usize, finish: FinishReason) -> Value {
+    fn end(&mut self, index: usize, finish: FinishReason) -> Value {
         json!({ "index": index, "text": "", "logprobs": null, "finish_reason": finish.name() })
     }
 
-    fn whole(&self, index: usize, whole: &Piece, finish: FinishReason, vocabulary: &dyn Vocabulary) -> Value {
+    fn whole(
+        &mut self,
+        index: usize,
+        whole: &Piece,
+        finish: FinishReason,
+        vocabulary: &dyn Vocabulary,
+    ) -> Value {
         let logprobs = self.logprobs(&whole.tokens, 0, vocabulary);
         let finish = finish.name();
         json!({ "index": index, "text": whole.text, "logprobs": logprobs, "finish_reason": finish })
@@ -121,7 +134,7 @@ impl Dialect for Text {
 impl Text {
     fn logprobs(
         &self,
-        tokens: &[(u32, Likelihood)],
+        tokens: &[(u32, Option<Likelihood>)],
         mut offset: usize,
         vocabulary: &dyn Vocabulary,
     ) -> Value {
@@ -136,12 +149,13 @@ impl Text {
             offset += vocabulary.bytes(*token).iter().filter(|byte| **byte & 0xc0 != 0x80).count();
         }
         let top = tokens.iter().map(|(_, likelihood)| {
+            let Some(likelihood) = likelihood else { return Value::Null };
             let named = likelihood.alternatives.iter().map(|(token, logprob)| (name(*token), json!(logprob)));
             Value::Object(named.collect::<Map<_, _>>())
         });
         json!({
             "tokens": tokens.iter().map(|(token, _)| name(*token)).collect::<Vec<_>>(),
-            "token_logprobs": tokens.iter().map(|(_, likelihood)| likelihood.chosen).collect::<Vec<_>>(),
+            "token_logprobs": tokens.iter().map(|(_, likelihood)| likelihood.as_ref().map(|likelihood| likelihood.chosen)).collect::<Vec<_>>(),
             "top_logprobs": top.collect::<Vec<_>>(),
             "text_offset": offsets,
         })

@@ -6,7 +6,7 @@ use crate::engine::{Message, Role};
 use crate::error::ApiError;
 use crate::limits::Limits;
 
-#[derive(Deserialize, Clone, Copy)]
+#[derive(Deserialize, Clone, Copy, PartialEq)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum SentRole {
     #[serde(alias = "developer")]

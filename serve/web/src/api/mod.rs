@@ -8,6 +8,7 @@ mod parameters;
 mod responses;
 mod running;
 mod service;
+mod tools;
 
 pub(crate) use chat::chat;
 pub(crate) use completions::completions;

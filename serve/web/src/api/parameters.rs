@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::body::{self, Fields};
 use crate::body_budget::BodyShare;
 use crate::client::{Client, Connection};
-use crate::engine::{Adjustment, Model, Sampling};
+use crate::engine::{Adjustment, KvMemory, Model, Sampling};
 use crate::error::ApiError;
 use crate::limits::Limits;
 use crate::request_id::RequestId;
@@ -206,9 +206,24 @@ impl Length {
     pub(crate) fn fit(&self, prompt: usize, model: &Model, limits: &Limits) -> Result<usize, ApiError> {
         let asked = self.asked.unwrap_or(self.default as u64).min(limits.tokens as u64) as usize;
         // An answer's last token is never read.
-        let room = (model.context + 1).saturating_sub(prompt);
+        let held = model.kv.map_or(model.context, |kv| kv.tokens.min(model.context));
+        let room = (held + 1).saturating_sub(prompt);
         let (is_strict, context) = (self.strict && self.asked.is_some(), model.context);
         let too_long = |message| Err(ApiError::bad(message).code("context_length_exceeded"));
+        if let Some(KvMemory { budget, bytes_per_token, tokens }) = model.kv
+            && tokens < context
+            && (room == 0 || is_strict && asked > room)
+        {
+            let more = if is_strict { asked.saturating_sub(1) } else { 0 };
+            let needed = (prompt + more) as u64 * bytes_per_token;
+            return too_long(format!(
+                "the request's {} tokens take {} of memory for keys and values, and this server has {}, for {tokens} \
+                 tokens; send less, or start the server with a larger --kv-budget",
+                prompt + more,
+                mebibytes(needed),
+                mebibytes(budget)
+            ));
+        }
         if room == 0 {
             return too_long(format!(
                 "the prompt has {prompt} tokens, but the model's context holds {context}; send less"
@@ -224,10 +239,18 @@ impl Length {
     }
 }
 
-pub(crate) fn requested_tokens(fields: &mut Fields, names: &[&str]) -> Result<Option<u64>, ApiError> {
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+pub(crate) fn requested_tokens(
+    fields: &mut Fields,
+    names: &[&str],
+    least: u64,
+) -> Result<Option<u64>, ApiError> {
     let mut asked = None;
     for name in names {
-        let value = fields.whole_or_off(name, (1, u64::MAX))?;
+        let value = fields.whole_or_off(name, (least, u64::MAX))?;
         if asked.is_some() && value.is_some() && asked != value {
             return Err(ApiError::parameter(*name, format!("{} contradict each other", names.join(" and "))));
         }

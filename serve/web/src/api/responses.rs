@@ -37,7 +37,7 @@ pub(crate) async fn responses(
         let turns = input.0.into_iter().map(|item| (item.role, item.content.text()));
         joined("input", system.into_iter().chain(turns).collect(), &server.limits)?
     };
-    let asked = requested_tokens(&mut fields, &["max_output_tokens"])?;
+    let asked = requested_tokens(&mut fields, &["max_output_tokens"], 1)?;
     let parameters = Parameters::read_for_one_answer(&mut fields)?;
     accept_defaults(&mut fields)?;
     fields.finish()?;
@@ -47,7 +47,7 @@ pub(crate) async fn responses(
     let length = Length { asked, default: ready.model.context, strict };
     let max_tokens = length.fit(prompt.len(), &ready.model, &server.limits)?;
 
-    let questions = vec![Question { prompt, max_tokens }];
+    let questions = vec![Question { prompt, max_tokens, echo: false, grammar: None }];
     let running = Running::start(&server, &origin, &parameters, None, questions)?;
     let envelope = Envelope::new("resp_", ready.model.id.clone());
     let reply = Reply {
@@ -198,7 +198,7 @@ impl Reply {
     async fn whole(mut self) -> Result<Response<Body>, ApiError> {
         loop {
             match self.running.event().await.1 {
-                Event::Begun { .. } => {}
+                Event::Begun => {}
                 Event::Piece(piece) => self.text += &piece.text,
                 Event::Finished { finish, .. } => {
                     return Ok(json_body(&self.ended(status(finish))).into_response());
@@ -294,7 +294,7 @@ impl Streaming {
 
     fn take(&mut self, event: Event) {
         match event {
-            Event::Begun { .. } => {
+            Event::Begun => {
                 self.frame("response.output_item.added", json!({ "item": self.reply.item(IN_PROGRESS) }));
                 self.content_frame("response.content_part.added", json!({ "part": self.reply.part() }));
             }

@@ -9,6 +9,7 @@ use super::parameters::{Origin, Parameters};
 use crate::body_budget::BodyShare;
 use crate::engine::{EncodeError, Sampling, SequenceRequest};
 use crate::error::ApiError;
+use crate::grammar::Grammar;
 use crate::queue::{Event, EventSender, Job};
 use crate::state::Server;
 
@@ -18,6 +19,8 @@ const HEAD_WAIT: Duration = Duration::from_secs(5);
 pub(super) struct Question {
     pub(super) prompt: Vec<u32>,
     pub(super) max_tokens: usize,
+    pub(super) echo: bool,
+    pub(super) grammar: Option<Grammar>,
 }
 
 /// Runs on a blocking thread: a long text takes time. The body counts as held until then, also if its client leaves.
@@ -73,16 +76,25 @@ impl Running {
         let (events, receiver) = unbounded_channel();
         let mut usage = Usage::default();
         let mut jobs = Vec::new();
-        for Question { prompt, max_tokens } in questions {
+        for Question { prompt, max_tokens, echo, grammar } in questions {
             usage.prompt += prompt.len();
             for choice in 0..parameters.choices {
                 let sampling = Sampling { choice, ..parameters.sampling };
-                let (prompt, adjustment) = (prompt.clone(), parameters.adjustment.clone());
+                let request = SequenceRequest {
+                    prompt: prompt.clone(),
+                    max_tokens,
+                    sampling,
+                    adjustment: parameters.adjustment.clone(),
+                    alternatives,
+                    score_prompt: echo && alternatives.is_some(),
+                    grammar: grammar.clone(),
+                };
                 jobs.push(Job {
                     id: origin.id.clone(),
                     client: origin.client,
-                    request: SequenceRequest { prompt, max_tokens, sampling, adjustment, alternatives },
+                    request,
                     stop: parameters.stop.clone(),
+                    echo,
                     sender: EventSender { index: jobs.len(), events: events.clone() },
                     queued: Instant::now(),
                 });
@@ -103,11 +115,12 @@ impl Running {
         let Some((index, event)) = self.receiver.recv().await else {
             return (0, Event::Failed(ApiError::unavailable("the server is shutting down")));
         };
-        match event {
+        if let Event::Finished { made, cached, .. } = event {
+            self.usage.made += made;
             // A prompt counts once for all choices.
-            Event::Begun { cached } if index.is_multiple_of(self.choices) => self.usage.cached += cached,
-            Event::Finished { made, .. } => self.usage.made += made,
-            _ => {}
+            if index.is_multiple_of(self.choices) {
+                self.usage.cached += cached;
+            }
         }
         (index, event)
     }

@@ -15,10 +15,10 @@ use crate::error::{ApiError, json_body};
 use crate::limits::Limits;
 use crate::state::{Ready, Server, Status};
 
-/// `GET /health`, without a key: 200 once a model is loaded.
+/// `GET /health`, without a key: 200 once a model is loaded, with the bytes of memory.
 pub(crate) async fn health(State(server): State<Arc<Server>>) -> Response<Body> {
     let (status, body) = match server.status() {
-        Status::Ready(_) => (StatusCode::OK, json!({ "status": "ok" })),
+        Status::Ready(_) => (StatusCode::OK, json!({ "status": "ok", "memory": server.metrics.memory() })),
         Status::Loading(doing) => {
             (StatusCode::SERVICE_UNAVAILABLE, json!({ "status": "loading", "detail": doing }))
         }

@@ -32,10 +32,17 @@ function sized(bytes) {
 }
 /** Memory of the device, and what does not fit there. */
 function showMemory(numbers) {
-  const [device, host, out, back] = ["device_bytes", "host_bytes", "bytes_out_total", "bytes_in_total"].map((name) => numbers.get(name));
+  const [device, host, disk, out, back] =
+    ["device_bytes", "host_bytes", "disk_bytes", "bytes_out_total", "bytes_in_total"].map((name) => numbers.get(name));
+  const held = (tier) => {
+    const budget = numbers.get(`${tier}_budget_bytes`);
+    return sized(numbers.get(`${tier}_bytes`)) + (budget ? ` of ${sized(budget)}` : "");
+  };
   $("memory").hidden = device === undefined;
   if (device === undefined) return;
-  const parts = [`Device: ${sized(device)}`, host || out ? `spilled to RAM: ${sized(host)}` : "nothing spilled"];
+  const parts = [`Device: ${held("device")}`, host || out ? `spilled to RAM: ${held("host")}` : "nothing spilled"];
+  if (disk) parts.push(`on the disk: ${held("disk")}`);
+  if (numbers.has("kv_bytes")) parts.push(`keys and values: ${held("kv")}`);
   if (out || back) parts.push(`moved: ${sized(out + back)}`);
   $("memory").textContent = parts.join(" · ");
 }

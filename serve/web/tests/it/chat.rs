@@ -149,8 +149,7 @@ fn parameters_that_clients_send_by_default_are_accepted_and_others_refused_by_na
     });
     assert_eq!(server.post_json(PATH, &chat_request("a", defaults)).status, 200);
     for (name, value) in [
-        ("tools", json!([{ "type": "function" }])),
-        ("response_format", json!({ "type": "json_object" })),
+        ("modalities", json!(["audio"])),
         ("temperatur", json!(1)),
         ("max_new_tokens", json!(5)),
         ("chat_template", json!("{{ x }}")),
@@ -231,8 +230,8 @@ fn numbers_out_of_range_are_refused_by_name() {
 fn a_wrong_message_is_named_by_its_path() {
     let server = TestServer::echo(Echo::default());
     for (messages, param) in [
-        (json!([{ "role": "tool", "content": "a" }]), "messages[0].role"),
-        (json!([{ "role": "user" }]), "messages[0]"),
+        (json!([{ "role": "critic", "content": "a" }]), "messages[0].role"),
+        (json!([{ "role": "user" }]), "messages[0].content"),
         (json!([{ "role": "user", "content": "a", "name": 1 }]), "messages[0].name"),
         (json!([{ "role": "user", "content": [{ "type": "image_url" }] }]), "messages[0].content"),
         (json!("a"), "messages"),
@@ -296,4 +295,23 @@ fn an_unknown_model_is_a_404() {
     let server = TestServer::echo(Echo::default());
     let answer = server.post_json(PATH, &chat_request("a", json!({ "model": "gpt-4o" })));
     assert_eq!((answer.status, answer.error("code").as_str()), (404, "model_not_found"));
+}
+
+#[cfg(not(feature = "structured"))]
+#[test]
+fn a_build_without_grammars_refuses_them_by_the_name_of_the_feature() {
+    let server = TestServer::echo(Echo::default());
+    let tools = json!([{ "type": "function", "function": { "name": "now" } }]);
+    for more in [json!({ "response_format": { "type": "json_object" } }), json!({ "tools": tools })] {
+        let refused = server.post_json(PATH, &chat_request("a", more));
+        assert!(
+            refused.status == 400 && refused.error("message").contains("`structured`"),
+            "{}",
+            refused.text()
+        );
+    }
+    assert_eq!(
+        server.post_json(PATH, &chat_request("a", json!({ "tools": tools, "tool_choice": "none" }))).status,
+        200
+    );
 }

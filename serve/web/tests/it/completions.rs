@@ -70,7 +70,6 @@ fn chat_parameters_are_refused() {
         let answer = server.post_json(PATH, &json!({ "prompt": "a", name: 1 }));
         assert_eq!((answer.status, answer.error("param").as_str()), (400, name));
     }
-    assert_eq!(server.post_json(PATH, &json!({ "prompt": "a", "echo": true })).error("param"), "echo");
 }
 
 #[test]
@@ -108,9 +107,10 @@ fn parameters_reach_the_engine_and_cached_tokens_are_reported() {
             biases: vec![(5, 1.5), (97, -100.0)],
         };
         let prompt = "abcd".bytes().map(u32::from).collect();
+        let heard = requests.recv().unwrap();
         assert_eq!(
-            requests.recv(),
-            Ok(SequenceRequest { prompt, max_tokens: 2, sampling, adjustment, alternatives: Some(3) })
+            (heard.prompt, heard.max_tokens, heard.sampling, heard.adjustment, heard.alternatives),
+            (prompt, 2, sampling, adjustment, Some(3))
         );
     }
 
@@ -125,4 +125,42 @@ fn parameters_reach_the_engine_and_cached_tokens_are_reported() {
         seed
     });
     assert_ne!(seeds[0], seeds[1], "without a seed answers differ");
+}
+
+#[test]
+fn an_echo_begins_with_the_prompt_and_its_probabilities() {
+    let server = TestServer::echo(Echo::default());
+    let ask = |max_tokens: u32, stream: bool| {
+        let body = json!({ "prompt": ["häh", "no"], "echo": true, "logprobs": 1, "max_tokens": max_tokens, "stream": stream });
+        server.post_json(PATH, &body)
+    };
+    let scored = ask(0, false).json();
+    let choice = &scored["choices"][0];
+    assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!("häh"), &json!("length")));
+    let logprobs = &choice["logprobs"];
+    assert_eq!(logprobs["tokens"].as_array().unwrap().len(), 4);
+    assert_eq!(logprobs["text_offset"], json!([0, 1, 2, 2]));
+    assert_eq!((&logprobs["token_logprobs"][0], &logprobs["top_logprobs"][0]), (&json!(null), &json!(null)));
+    assert!((1..4).all(|at| logprobs["token_logprobs"][at].as_f64().unwrap() < 0.0));
+    assert_eq!(logprobs["top_logprobs"][1].as_object().unwrap().len(), 1);
+    assert_eq!(
+        (&scored["usage"]["completion_tokens"], &scored["usage"]["prompt_tokens"]),
+        (&json!(0), &json!(6))
+    );
+
+    let longer = ask(1, false).json()["choices"][1].clone();
+    assert_eq!((&longer["text"], longer["logprobs"]["tokens"].as_array().unwrap().len()), (&json!("non"), 3));
+    assert_eq!(longer["logprobs"]["text_offset"], json!([0, 1, 2]));
+    let chunks = ask(1, true).chunks();
+    let texts = chunks.iter().flat_map(|chunk| chunk["choices"].as_array().unwrap());
+    let second: String =
+        texts.filter(|choice| choice["index"] == 1).filter_map(|choice| choice["text"].as_str()).collect();
+    assert_eq!(second, "non");
+    let plain = server.post_json(PATH, &json!({ "prompt": "ab", "echo": true, "max_tokens": 2 })).json();
+    assert_eq!(
+        (&plain["choices"][0]["text"], &plain["choices"][0]["logprobs"]),
+        (&json!("abab"), &json!(null))
+    );
+    let nothing = server.post_json(PATH, &json!({ "prompt": "ab", "max_tokens": 0 }));
+    assert_eq!((nothing.status, nothing.error("param").as_str()), (400, "max_tokens"));
 }

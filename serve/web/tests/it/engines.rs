@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use web::{
-    Decoder, EncodeError, Engine, EngineError, InferenceWorker, Key, Message, Model, SequenceRequest, Token,
-    Vocabulary,
+    Decoder, EncodeError, Engine, EngineError, InferenceWorker, Key, Message, Model, PromptRead,
+    SequenceRequest, Token, Vocabulary,
 };
 
 /// A token per letter. `.` ends an answer; decoding `!` panics.
@@ -27,6 +27,10 @@ impl Vocabulary for LetterVocabulary {
 
     fn bytes(&self, token: u32) -> Vec<u8> {
         vec![token as u8]
+    }
+
+    fn is_text(&self, token: u32) -> bool {
+        !self.ends(token)
     }
 
     fn ends(&self, token: u32) -> bool {
@@ -79,7 +83,7 @@ impl SteppedEngine {
     }
 
     pub(crate) fn answer(mut self, worker: InferenceWorker) {
-        let model = Model { id: "stepped".into(), created: 1, context: 1 << 20, vocabulary: 256 };
+        let model = Model { id: "stepped".into(), created: 1, context: 1 << 20, vocabulary: 256, kv: None };
         worker.answer(model, Arc::new(LetterVocabulary), Box::new(Vec::new), &mut self);
     }
 }
@@ -89,13 +93,17 @@ impl Engine for SteppedEngine {
         self.slots
     }
 
-    fn join(&mut self, key: Key, request: SequenceRequest) -> Result<usize, EngineError> {
+    fn has_room(&self, _request: &SequenceRequest) -> bool {
+        true
+    }
+
+    fn join(&mut self, key: Key, request: SequenceRequest) -> Result<(), EngineError> {
         let prompt: Vec<u8> = request.prompt.iter().map(|token| *token as u8).collect();
         if prompt.as_slice() == b"refuse" {
             Err(EngineError("no room on the device".into()))
         } else {
             self.sequences.insert(key, prompt);
-            Ok(0)
+            Ok(())
         }
     }
 
@@ -121,7 +129,8 @@ impl Engine for SteppedEngine {
             (_, true) => b'x',
             (_, false) => b'.',
         };
-        let token = |prompt: &Vec<u8>| Token { id: u32::from(letter(prompt)), likelihood: None };
+        let token =
+            |prompt: &Vec<u8>| Token { id: u32::from(letter(prompt)), likelihood: None, prompt: None };
         Ok(self.sequences.iter().map(|(key, prompt)| (*key, token(prompt))).collect())
     }
 
@@ -136,7 +145,7 @@ impl Engine for SteppedEngine {
 
 pub(crate) struct RecordingEngine {
     requests: Sender<SequenceRequest>,
-    keys: Vec<Key>,
+    keys: Vec<(Key, Option<PromptRead>)>,
 }
 
 impl RecordingEngine {
@@ -146,7 +155,7 @@ impl RecordingEngine {
     }
 
     pub(crate) fn answer(mut self, worker: InferenceWorker) {
-        let model = Model { id: "listening".into(), created: 1, context: 64, vocabulary: 256 };
+        let model = Model { id: "listening".into(), created: 1, context: 64, vocabulary: 256, kv: None };
         worker.answer(model, Arc::new(LetterVocabulary), Box::new(Vec::new), &mut self);
     }
 }
@@ -156,18 +165,24 @@ impl Engine for RecordingEngine {
         4
     }
 
-    fn join(&mut self, key: Key, request: SequenceRequest) -> Result<usize, EngineError> {
-        self.keys.push(key);
+    fn has_room(&self, _request: &SequenceRequest) -> bool {
+        true
+    }
+
+    fn join(&mut self, key: Key, request: SequenceRequest) -> Result<(), EngineError> {
+        self.keys.push((key, Some(PromptRead { cached: 3, likelihoods: Vec::new() })));
         self.requests.send(request).unwrap();
-        Ok(3)
+        Ok(())
     }
 
     fn leave(&mut self, key: Key) {
-        self.keys.retain(|other| *other != key);
+        self.keys.retain(|(other, _)| *other != key);
     }
 
     fn step(&mut self) -> Result<Vec<(Key, Token)>, EngineError> {
-        Ok(self.keys.iter().map(|key| (*key, Token { id: u32::from(b'x'), likelihood: None })).collect())
+        let token =
+            |prompt: &mut Option<_>| Token { id: u32::from(b'x'), likelihood: None, prompt: prompt.take() };
+        Ok(self.keys.iter_mut().map(|(key, prompt)| (*key, token(prompt))).collect())
     }
 
     fn forget(&mut self) {}
@@ -181,7 +196,7 @@ pub(crate) struct PanickingEngine(pub(crate) Receiver<()>);
 
 impl PanickingEngine {
     pub(crate) fn answer(mut self, worker: InferenceWorker) {
-        let model = Model { id: "falling".into(), created: 1, context: 64, vocabulary: 256 };
+        let model = Model { id: "falling".into(), created: 1, context: 64, vocabulary: 256, kv: None };
         worker.answer(model, Arc::new(LetterVocabulary), Box::new(Vec::new), &mut self);
     }
 }
@@ -191,8 +206,12 @@ impl Engine for PanickingEngine {
         1
     }
 
-    fn join(&mut self, _key: Key, _request: SequenceRequest) -> Result<usize, EngineError> {
-        Ok(0)
+    fn has_room(&self, _request: &SequenceRequest) -> bool {
+        true
+    }
+
+    fn join(&mut self, _key: Key, _request: SequenceRequest) -> Result<(), EngineError> {
+        Ok(())
     }
 
     fn leave(&mut self, _key: Key) {}

@@ -20,6 +20,8 @@ pub(crate) fn is_client_installed(client: &str, here: bool) -> bool {
     Need::Clients.is_met(missing.as_deref())
 }
 
+const CALL: &str = r#"{"name":"weather","arguments":{"city":"Rome","days":3}}"#;
+
 #[test]
 fn the_openai_python_package_works() {
     if !is_client_installed("Python with the package `openai`", python().exists()) {
@@ -41,12 +43,14 @@ fn the_openai_python_package_works() {
         ),
         start(locked, Echo::default()),
         TestServer::echo(Echo { fail_every: Some(1), ..Echo::default() }),
+        TestServer::echo(Echo { script: vec![CALL.to_owned()], ..Echo::default() }),
     ];
 
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/openai_client.py");
     let output = Command::new(python())
         .arg(script)
         .args(servers.each_ref().map(|server| format!("http://{}", server.address)))
+        .args(cfg!(feature = "structured").then_some("structured"))
         // Proxies would interfere.
         .env_clear()
         .output()
@@ -54,5 +58,5 @@ fn the_openai_python_package_works() {
 
     let (said, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}\n{wrong}");
-    assert_eq!(said.lines().count(), 9, "{said}");
+    assert_eq!(said.lines().count(), if cfg!(feature = "structured") { 11 } else { 9 }, "{said}");
 }

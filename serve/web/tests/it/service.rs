@@ -81,12 +81,28 @@ fn only_the_inference_thread_reads_the_engines_counters() {
             read.send(std::thread::current().name().map(str::to_owned)).unwrap();
             vec![Counter { name: "spilled", help: "Spilled bytes.", total: false, value: 7.0 }]
         });
-        let model = Model { id: "counted".into(), created: 1, context: 64, vocabulary: 256 };
+        let model = Model { id: "counted".into(), created: 1, context: 64, vocabulary: 256, kv: None };
         worker.answer(model, Arc::new(LetterVocabulary), counters, &mut RecordingEngine::new().0);
     });
     while !server.get("/metrics").text().contains("spillway_spilled 7") {}
     drop(server);
     assert!(reads.iter().all(|name| name.as_deref() == Some("inference")));
+}
+
+#[test]
+fn health_names_the_bytes_of_memory_and_their_limits() {
+    let counter = |name, total, value| Counter { name, help: "A number.", total, value };
+    let counters = vec![
+        counter("disk_bytes", false, 7.0),
+        counter("device_budget_bytes", false, 9.0),
+        counter("bytes_out_total", true, 3.0),
+        counter("evictions", false, 3.0),
+    ];
+    let server = TestServer::echo(Echo { counters, ..Echo::default() });
+    let memory = || server.get("/health").json()["memory"].clone();
+    while memory() != json!({ "disk_bytes": 7.0, "device_budget_bytes": 9.0 }) {
+        assert!(["{}", "null"].contains(&memory().to_string().as_str()), "{}", memory());
+    }
 }
 
 #[test]

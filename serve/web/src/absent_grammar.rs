@@ -1,0 +1,30 @@
+//! A build without grammars refuses them.
+
+use crate::engine::Vocabulary;
+use crate::grammar::Form;
+
+/// The tokens that may follow in one answer. This build has none.
+#[derive(Debug, Clone)]
+pub enum Grammar {}
+
+#[derive(Debug, Default)]
+pub(crate) struct Grammars(());
+
+#[expect(clippy::unused_self, reason = "as in a build with grammars")]
+impl Grammars {
+    pub(crate) fn compile(&self, _: &Form, _: &dyn Vocabulary, _: usize) -> Result<Grammar, String> {
+        Err("this server was built without the feature `structured`".to_owned())
+    }
+}
+
+impl Grammar {
+    /// Lowers the logits of tokens that must not come next to minus infinity. At least one stays.
+    pub fn mask(&mut self, _logits: &mut [f32]) {
+        match *self {}
+    }
+
+    /// Takes note of the chosen token.
+    pub fn accept(&mut self, _token: u32) {
+        match *self {}
+    }
+}
