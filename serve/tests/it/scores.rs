@@ -1,13 +1,12 @@
 //! Probabilities of prompts, and answers of a given form, from a real model.
 
-use models::{Decoder, Gpt};
+use models::{Decoder, Gpt, Lookup, Stretch};
 use serde_json::{Value, json};
 use train::answering::Batching;
 use web::Limits;
 
 use crate::client::settings;
 use crate::served_models::{Cpu, NextId, model, served, tokenizer};
-use models::{Lookup, Stretch};
 
 pub(crate) fn own(model: &Gpt<Cpu>, before: &[u32], token: u32) -> (f64, f64) {
     let mut matching = NextId.begin();
