@@ -23,7 +23,7 @@ pub(crate) fn train(program: clap::Command) -> String {
             "diverged: too many updates in a row were NaN or infinite (`train.bad_steps`)",
         ),
     ];
-    let codes: String = codes
+    let codes: Vec<String> = codes
         .into_iter()
         .map(|(code, ending, meaning)| {
             assert_eq!(Ending::from_exit_code(code), ending);
@@ -31,5 +31,5 @@ pub(crate) fn train(program: clap::Command) -> String {
         })
         .collect();
     let verbs = suite::command_line(program);
-    format!("{HEAD}\n## Exit codes\n\n| code | meaning |\n|---|---|\n{codes}{verbs}")
+    format!("{HEAD}\n## Exit codes\n\n| code | meaning |\n|---|---|\n{}{verbs}", codes.concat())
 }

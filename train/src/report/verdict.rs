@@ -47,7 +47,7 @@ fn learning(steps: &[Update]) -> Option<String> {
 fn overfitting(history: &History) -> Option<String> {
     let loss = |eval: &super::history::Eval| eval.loss.filter(|loss| loss.is_finite());
     let last = history.evals.iter().filter_map(loss).next_back()?;
-    let best = history.evals.iter().filter(|eval| eval.best).next_back()?;
+    let best = history.evals.iter().rfind(|eval| eval.best)?;
     let least = loss(best)?;
     (last > least * (1.0 + LEARNS)).then(|| {
         format!(

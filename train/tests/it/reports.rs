@@ -65,7 +65,7 @@ fn events(file: &Path) -> Events {
             match (field, content) {
                 (2, Content::Number(number)) => step = number,
                 (5, Content::Bytes(summary)) => {
-                    numbers.extend(fields(summary).into_iter().map(|(_, value)| entry(&value)))
+                    numbers.extend(fields(summary).into_iter().map(|(_, value)| entry(&value)));
                 }
                 _ => {}
             }
@@ -83,7 +83,7 @@ fn entry(value: &Content) -> (String, f32) {
         match (field, content) {
             (1, Content::Bytes(tag)) => found.0 = String::from_utf8(tag.to_vec()).expect("UTF-8"),
             (2, Content::Bytes(number)) => {
-                found.1 = f32::from_le_bytes(number.try_into().expect("four bytes"))
+                found.1 = f32::from_le_bytes(number.try_into().expect("four bytes"));
             }
             _ => {}
         }

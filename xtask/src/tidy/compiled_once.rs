@@ -17,6 +17,9 @@ const PINS: &str = "xtask/pins/Cargo.toml";
 /// The README's first command.
 const FIRST: &str = "build --release --package train";
 
+/// The release whose symbols the CUDA bindings demand.
+const CUDA: &str = "cuda-12080";
+
 /// They reuse its build.
 const LATER: [&str; 4] = [
     "test --release --no-run",
@@ -81,6 +84,7 @@ impl Graph {
 pub(super) fn all() -> Result<Vec<Finding>> {
     let first = Graph::for_command(FIRST)?;
     let mut findings = optimised(FIRST, &first);
+    findings.extend(without_cuda_release(&first));
     for command in LATER {
         let later = Graph::for_command(command)?;
         findings.extend(compiled_again(&first, command, &later));
@@ -88,6 +92,21 @@ pub(super) fn all() -> Result<Vec<Finding>> {
     let dev = "build --workspace";
     findings.extend(optimised(dev, &Graph::for_command(dev)?));
     Ok(findings)
+}
+
+/// The release is a feature: a variable in `.cargo/config.toml` does not reach `cargo install`.
+fn without_cuda_release(first: &Graph) -> Option<Finding> {
+    let is_linked = |unit: &&Unit| {
+        unit.target.name == "cudarc" && unit.target.kind == ["lib"] && unit.profile.opt_level != "0"
+    };
+    let states = |unit: &Unit| unit.features.contains(CUDA);
+    if first.units.iter().filter(is_linked).any(states) {
+        return None;
+    }
+    let reason = format!(
+        "cudarc lacks `{CUDA}`: the program would demand symbols of whatever CUDA the building machine has"
+    );
+    Some(File { path: "Cargo.toml", text: "" }.finding(1, "CUDA release", reason))
 }
 
 fn compiled_again(first: &Graph, command: &str, later: &Graph) -> Vec<Finding> {
@@ -155,6 +174,14 @@ mod tests {
         let first = graph(&[("regex", "lib", "3", &["std"]), ("syn", "lib", "0", &["full"])]);
         let later = graph(&[("regex", "lib", "3", &["std"]), ("regex", "lib", "0", &["unicode"])]);
         assert_eq!(compiled_again(&first, "test", &later), []);
+    }
+
+    #[test]
+    fn cuda_bindings_without_a_stated_release_are_a_finding() {
+        let stated = graph(&[("cudarc", "lib", "0", &[]), ("cudarc", "lib", "3", &["driver", CUDA])]);
+        assert_eq!(without_cuda_release(&stated), None);
+        let guessed = graph(&[("cudarc", "lib", "3", &["driver", "cuda-version-from-build-system"])]);
+        assert!(without_cuda_release(&guessed).is_some_and(|finding| finding.reason.contains("cuda-12080")));
     }
 
     #[test]

@@ -30,12 +30,12 @@ fn page(schema: &Value) -> String {
     for (name, section) in sections {
         let head = "| key | type | default | meaning |\n|---|---|---|---|";
         writeln!(page, "\n## `{name}`\n\n{}\n\n{head}", text(section)).expect("a string");
-        rows(&mut page, "", name, section);
+        rows(&mut page, "", section);
     }
     page
 }
 
-fn rows(page: &mut String, prefix: &str, section: &str, schema: &Value) {
+fn rows(page: &mut String, prefix: &str, schema: &Value) {
     for (key, schema) in keys(schema) {
         let path = format!("{prefix}{key}");
         let is_optional = is_nullable(schema);
@@ -44,7 +44,7 @@ fn rows(page: &mut String, prefix: &str, section: &str, schema: &Value) {
             writeln!(page, "| `{path}` | {} | {default} | {} |", kind(schema), meaning(schema))
                 .expect("a string");
         }
-        rows(page, &format!("{path}."), section, schema);
+        rows(page, &format!("{path}."), schema);
     }
 }
 

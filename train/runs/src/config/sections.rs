@@ -348,7 +348,7 @@ pub enum CrossingKind {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReportSection {
-    /// Whether TensorBoard's event files are written beside `metrics.jsonl`.
+    /// Whether `TensorBoard`'s event files are written beside `metrics.jsonl`.
     pub tensorboard: bool,
 }
 
