@@ -12,7 +12,7 @@ use runs::config::{Config, TokenizerKind};
 use runs::device::{self, DeviceChoice, Place, Setup, Work};
 use runs::directory::RunDirectory;
 use serde_json::json;
-use tokenizer::{ChatProblem, Error, Message, Role, Tokenizer};
+use tokenizer::{ChatFormat, ChatProblem, Error, Message, Role, Tokenizer};
 
 use super::ConfigArgs;
 use crate::optimizer::Optimizer;
@@ -66,7 +66,7 @@ impl Work for Importing<'_> {
             weights::load_pretrained::<Offload<I>>(&args.from, device).map_err(|error| unusable(&error))?;
         let config = described(args, gpt.config(), source)?;
         let tokenizer = match config.tokenizer.template {
-            Some(format) => tokenizer.with_format(format).map_err(|error| unusable(&error))?,
+            Some(format) => formatted(tokenizer, format, gpt.config())?,
             None => tokenizer,
         };
         println!("{}", chat_format(&tokenizer));
@@ -101,6 +101,19 @@ impl Work for Importing<'_> {
 /// Any error in a given file is bad input: another file may work.
 fn unusable(error: &dyn Display) -> BadInput {
     BadInput(error.to_string())
+}
+
+/// Refuses a format whose control tokens the model lacks.
+fn formatted(tokenizer: Tokenizer, format: ChatFormat, model: &GptConfig) -> Result<Tokenizer, BadInput> {
+    let tokenizer = tokenizer.with_format(format).map_err(|error| unusable(&error))?;
+    if tokenizer.vocab_size() as usize <= model.vocab_size {
+        return Ok(tokenizer);
+    }
+    Err(BadInput(format!(
+        "the published vocabulary lacks control tokens of `tokenizer.template` = \"{}\"; import it without, and give the \
+         template to `train --from`, which adds them",
+        format.name()
+    )))
 }
 
 fn chat_format(tokenizer: &Tokenizer) -> String {
