@@ -194,7 +194,6 @@ mod tests {
         let alone = |choice| likelihood(&learner, &tokenizer, "The sky is", choice).expect("scored");
         let [blue, green] = [" blue", " green as grass"].map(alone);
         assert!(blue < 0.0 && green < blue, "fewer tokens are likelier at first: {blue} {green}");
-        // By hand: bytes are nearly equally likely to an untrained network.
         assert!((blue / 5.0 + 261_f64.ln()).abs() < 0.5, "{blue}");
         let line = r#"{"context": "The sky is", "choices": [" green as grass", " blue"], "answer": 1}"#;
         let score = |lines: &str| score(&learner, &tokenizer, &task(lines).expect("a task")).expect("scored");

@@ -66,7 +66,6 @@ const MISTRAL_V3: &str = "\
 {{ '[INST] ' + (system + '\n\n' if system and message == last else '') + message['content'] + '[/INST]' }}\
 {% else %}{{ ' ' + message['content'] | trim + eos_token }}{% endif %}{% endfor %}";
 
-/// Takes the system message out of the turns.
 const TURNS: &str = "\
 {% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] %}{% set turns = messages[1:] %}\
 {% else %}{% set system = '' %}{% set turns = messages %}{% endif %}\
@@ -97,7 +96,6 @@ impl ChatFormat {
         }
     }
 
-    /// A template that other programs run, and that is recognised here.
     pub(crate) fn template(self) -> String {
         match self {
             Self::ChatMl => CHATML.to_owned(),
@@ -121,7 +119,6 @@ impl ChatFormat {
         }
     }
 
-    /// The format whose control tokens a vocabulary without a template has.
     pub(crate) fn known_to(specials: &SpecialTokens) -> Option<Self> {
         let knows = |format: &Self| format.controls().iter().all(|text| specials.id(text).is_some());
         [Self::ChatMl, Self::Llama3, Self::Gemma, Self::MistralV3].into_iter().find(knows)

@@ -82,7 +82,6 @@ impl PublishedFormat {
         })
     }
 
-    /// In messages to users.
     pub(crate) fn name(&self) -> &'static str {
         match self.family {
             Family::ChatMl => "ChatML",
@@ -96,7 +95,6 @@ impl PublishedFormat {
         }
     }
 
-    /// The message without the blanks that the template removes.
     pub(crate) fn trimmed<'m>(&self, role: Role, text: &'m str) -> &'m str {
         match (self.family, role) {
             (Family::Llama3 | Family::Llama2, _) | (Family::MistralV3, Role::Assistant) => text.trim(),

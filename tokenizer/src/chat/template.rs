@@ -25,7 +25,6 @@ pub(crate) struct ChatTemplate {
     source: String,
     bos: String,
     eos: String,
-    /// The published format, if recognised.
     format: Option<PublishedFormat>,
     runs: bool,
 }
@@ -49,7 +48,6 @@ impl ChatTemplate {
         self.format.as_ref()
     }
 
-    /// The format, for a template that cannot be run.
     pub(crate) fn published(&self) -> Option<&PublishedFormat> {
         self.format.as_ref().filter(|_| !self.runs)
     }

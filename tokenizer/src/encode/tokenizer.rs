@@ -128,7 +128,6 @@ impl Tokenizer {
         Self::new(&definition, json, config)
     }
 
-    /// Makes `texts` control tokens. Known tokens keep their ids.
     fn with_controls(&self, texts: &[&str]) -> Result<(Definition, Vec<u8>), Problem> {
         let lacking: Vec<_> = texts.iter().copied().filter(|text| self.specials.id(text).is_none()).collect();
         if lacking.is_empty() {
@@ -193,7 +192,6 @@ impl Tokenizer {
         self.eos.filter(closes)
     }
 
-    /// The chat format's end of an answer.
     fn answers_end(&self) -> Option<u32> {
         let format = self.chat.as_ref().and_then(ChatTemplate::format)?;
         format.ends_answers().and_then(|text| self.specials.id(text))

@@ -30,7 +30,6 @@ pub struct Duplicates {
 struct Tokens<R> {
     read: R,
     count: u64,
-    /// Beginnings of documents; without them, `bos` opens each.
     starts: Option<Vec<u64>>,
     bos: Option<u32>,
 }

@@ -246,7 +246,6 @@ fn fields_of_other_programs_survive_loading_and_saving() {
 
 #[test]
 fn known_control_tokens_are_never_added_twice() {
-    // Known, but not marked as control tokens.
     let folder = tempfile::tempdir().expect("a folder");
     Tokenizer::bytes(&["<|bos|>", "<|user_end|>"]).save(folder.path()).expect("saving");
     let path = folder.path().join("tokenizer.json");
@@ -257,7 +256,6 @@ fn known_control_tokens_are_never_added_twice() {
     assert_eq!(tokenizer.vocab_size(), 256 + 5);
     assert_eq!(["<|bos|>", "<|user_end|>"].map(|text| tokenizer.specials().id(text)), [Some(256), Some(257)]);
 
-    // Those of a published format, without its template.
     for (controls, format) in [
         (&["<|endoftext|>", "<|im_start|>", "<|im_end|>"][..], "ChatML"),
         (&["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], "Llama 3"),

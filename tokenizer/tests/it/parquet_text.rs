@@ -60,7 +60,6 @@ fn rows_of_the_text_column_are_documents() {
     }
 }
 
-/// Two columns of texts in a list, as `datasets` writes `messages`; an unread one in front.
 fn write_messages(path: &Path, list: &str, names: [&str; 2], turns: &[[&str; 2]]) {
     let fields = names.map(|name| format!("optional binary {name} (UTF8);")).concat();
     let schema = parse_message_type(&format!(

@@ -101,7 +101,6 @@ fn a_mask_marks_the_same_answer_tokens_in_chat_text_and_in_windows() {
     assert_eq!((window.x.len(), window.y.len(), mask.len()), (16, 16, 16));
 }
 
-/// Bytes with the control tokens `specials`, of which `bos` opens a text, and this template.
 fn templated(specials: &[&str], bos: Option<&str>, template: &str) -> Tokenizer {
     let folder = tempfile::tempdir().expect("a folder");
     Tokenizer::bytes(specials).save(folder.path()).expect("saving works");
@@ -134,7 +133,6 @@ fn a_window_never_begins_with_an_answer_where_each_turn_has_the_opening_token() 
     let seen: Vec<u32> = windows.iter().flat_map(counted).collect();
     assert_eq!(seen, set.answer_tokens());
     assert!(windows.len() > 3, "the first conversation fills several");
-    // The last window of a long conversation ends with it.
     let begin = windows.iter().filter(|window| window.x.starts_with(&question)).count();
     assert!(begin >= windows.len() - 1, "{begin} of {}", windows.len());
 }

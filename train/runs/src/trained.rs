@@ -117,7 +117,6 @@ impl Trained {
     }
 }
 
-/// Another chat format, of control tokens that the model knows.
 fn with_format(tokenizer: Tokenizer, format: ChatFormat, rows: usize) -> anyhow::Result<Tokenizer> {
     let known = tokenizer.vocab_size();
     let tokenizer = tokenizer.with_format(format).context("setting `tokenizer.template`")?;

@@ -25,9 +25,7 @@ use crate::progress::InputBar;
 #[derive(Debug)]
 pub(crate) struct Data {
     pub(crate) tokenizer: Tokenizer,
-    /// The training text: one source, or those of a mixture.
     pub(crate) sources: Vec<Source>,
-    /// Validation text of its own; else a split of each source.
     pub(crate) validation: Option<PathBuf>,
     pub(crate) indexes: Option<Indexes>,
 }
@@ -35,7 +33,6 @@ pub(crate) struct Data {
 /// A set of shards.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// As given in the configuration.
     pub(crate) name: String,
     pub(crate) shards: PathBuf,
     pub(crate) weight: f64,
@@ -107,7 +104,6 @@ impl Data {
         Ok(Self { tokenizer, sources, validation, indexes: None })
     }
 
-    /// Text to measure with alone, at `path`.
     pub(crate) fn measuring(
         tokenizer: Tokenizer,
         config: &Config,
@@ -137,7 +133,6 @@ impl Data {
     }
 }
 
-/// Sources by their paths, if these are shards or several.
 fn listed(config: &Config) -> Vec<Source> {
     let data = &config.data;
     let source =

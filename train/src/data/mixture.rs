@@ -9,7 +9,6 @@ const PERIOD: usize = 1 << 12;
 
 #[derive(Debug)]
 pub(super) struct Mixture {
-    /// Source, and its earlier sequences in the period.
     slots: Vec<(u32, u32)>,
     counts: Vec<u64>,
 }
@@ -29,14 +28,12 @@ impl Mixture {
         Self { slots, counts }
     }
 
-    /// The source of sequence `number`, and that source's earlier sequences.
     pub(super) fn place(&self, number: u64) -> (usize, u64) {
         let (source, before) = self.slots[(number % PERIOD as u64) as usize];
         let source = source as usize;
         (source, number / PERIOD as u64 * self.counts[source] + u64::from(before))
     }
 
-    /// A source's share of the sequences.
     pub(super) fn share(&self, source: usize) -> f64 {
         self.counts[source] as f64 / PERIOD as f64
     }

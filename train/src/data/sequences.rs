@@ -59,12 +59,10 @@ impl Sequences {
         Ok(Self { sources, names, mixture, features, none: config.model.vocab_size as i32 })
     }
 
-    /// The first source, alone if the text is no mixture.
     pub(super) fn first(&self) -> &Arc<TokenDataset> {
         &self.sources[0]
     }
 
-    /// Sequences of one pass over all sources.
     pub(super) fn count(&self) -> u64 {
         self.sources.iter().map(|source| source.windows()).sum()
     }
@@ -81,7 +79,6 @@ impl Sequences {
         self.sources.iter().map(|source| source.targets()).fold(Targets::default(), add)
     }
 
-    /// Of a mixture also the weights, which decide the order.
     pub(super) fn fingerprint(&self) -> Result<Fingerprint, Error> {
         if let [source] = &self.sources[..] {
             return source.fingerprint();
@@ -94,7 +91,6 @@ impl Sequences {
         Ok(Fingerprint::finish(digest))
     }
 
-    /// The cursor before sequence `number` of a run that begins at `start`.
     pub(super) fn cursor(&self, start: Cursor, number: u64) -> Cursor {
         match &self.sources[..] {
             [source] => source.skip(start, number),
@@ -102,13 +98,11 @@ impl Sequences {
         }
     }
 
-    /// The source and cursor of sequence `number` in the mixture's order.
     pub(super) fn place(&self, start: Cursor, number: u64) -> (usize, Cursor) {
         let (source, before) = self.mixture.place(number);
         (source, self.sources[source].skip(start, before))
     }
 
-    /// The same in the order of one pass: each sequence once, source after source.
     pub(super) fn place_in_order(&self, start: Cursor, mut number: u64) -> (usize, Cursor) {
         for (source, sequences) in self.sources.iter().map(|source| source.windows()).enumerate() {
             if number < sequences {
@@ -152,7 +146,6 @@ impl Sequences {
     }
 }
 
-/// A set's validation split, or all of a set without one.
 fn measured(set: &Path, tokenizer: &Tokenizer, plan: WindowPlan) -> Result<TokenDataset, Error> {
     match TokenDataset::open(set, Split::Val, tokenizer, plan) {
         Err(Error::Shard { problem: ShardProblem::NoShards(_), .. }) => {

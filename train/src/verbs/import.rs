@@ -10,7 +10,7 @@ use runs::checkpoint::{CONFIG, Checkpoints, TOKENIZER};
 use runs::config::{Config, TokenizerKind};
 use runs::directory::RunDirectory;
 use serde_json::json;
-use tokenizer::{ChatProblem, Error, Message, Role, Tokenizer};
+use tokenizer::{ChatFormat, ChatProblem, Error, Message, Role, Tokenizer};
 
 use super::ConfigArgs;
 use crate::progress::InputBar;
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     runs::weights::tables_fit(weights.config())?;
     let config = described(args, weights.config(), source)?;
     let tokenizer = match config.tokenizer.template {
-        Some(format) => tokenizer.with_format(format).map_err(|error| unusable(&error))?,
+        Some(format) => formatted(tokenizer, format, weights.config())?,
         None => tokenizer,
     };
     println!("{}", chat_format(&tokenizer));
@@ -84,6 +84,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 /// Any error in a given file is bad input: another file may work.
 fn unusable(error: &dyn Display) -> BadInput {
     BadInput(error.to_string())
+}
+
+/// Refuses a format whose control tokens the model lacks.
+fn formatted(tokenizer: Tokenizer, format: ChatFormat, model: &GptConfig) -> Result<Tokenizer, BadInput> {
+    let tokenizer = tokenizer.with_format(format).map_err(|error| unusable(&error))?;
+    if tokenizer.vocab_size() as usize <= model.vocab_size {
+        return Ok(tokenizer);
+    }
+    Err(BadInput(format!(
+        "the published vocabulary lacks control tokens of `tokenizer.template` = \"{}\"; import it without, and give the \
+         template to `train --from`, which adds them",
+        format.name()
+    )))
 }
 
 fn chat_format(tokenizer: &Tokenizer) -> String {

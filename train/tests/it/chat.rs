@@ -63,7 +63,7 @@ fn a_long_conversation_forgets_its_oldest_questions() {
 
 #[test]
 fn instructions_precede_each_conversation() {
-    let tiny = Tiny::trained(&["train.steps=100", "train.lr=0.01"]);
+    let tiny = Tiny::trained(&["train.steps=200", "train.lr=0.005"]);
     let question = "What is 2 plus 2?\n";
     let with_instructions = |system: &str, lines: &str| {
         answers(&train_with_input(tiny.path(), &[&GREEDY[..], &["--system", system]].concat(), lines))

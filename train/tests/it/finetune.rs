@@ -97,7 +97,12 @@ fn two_commands_tune_a_published_model_on_ten_conversations() {
     assert_success(&tiny.train(&["export", "--from", "base", "--out", "published", "--device", "cpu"]));
     write_ten_conversations(&tiny.join("chat.jsonl"));
 
-    assert_success(&tiny.train(&["import", "--from", "published", "--out", "imported"]));
+    let imported = tiny.train(&["import", "--from", "published", "--out", "imported"]);
+    assert_success(&imported);
+    assert!(stdout(&imported).contains("no chat format; `train --from` adds one"), "{}", stdout(&imported));
+    let chatml = ["--out", "chatml", "--set", "tokenizer.template=chatml"];
+    let imported = tiny.train(&[&["import", "--from", "published"][..], &chatml].concat());
+    assert!(stderr(&imported).contains("vocabulary"), "two tokens have no rows yet: {}", stderr(&imported));
     let tune = ["--from", "imported", "--device", "cpu", "--set", "data.path=chat.jsonl", "--out"];
     let output = tiny.train(&[&tune[..], &["default"]].concat());
     assert_success(&output);
@@ -110,6 +115,13 @@ fn two_commands_tune_a_published_model_on_ten_conversations() {
     let more = ["mine", "--set", "train.steps=60", "--set", "train.lr=0.003"];
     assert_success(&tiny.train(&[&tune[..], &more].concat()));
     assert_knows_the_code(&tiny, "mine");
+
+    let chatml = ["chatml", "--set", "tokenizer.template=chatml", "--set", "train.steps=1"];
+    let output = tiny.train(&[&tune[..], &chatml].concat());
+    assert_success(&output);
+    assert!(stderr(&output).contains("added 2 control tokens"), "{}", stderr(&output));
+    let saved = fs::read_to_string(tiny.join("chatml/tokenizer/tokenizer_config.json")).expect("reading");
+    assert!(saved.contains("<|im_start|>"), "{saved}");
 }
 
 fn write_ten_conversations(file: &Path) {

@@ -37,7 +37,6 @@ impl JsonArray {
         Error::JsonArray { path: self.path.clone(), line, reason: reason.to_owned() }
     }
 
-    /// Reads up to the brace that closes the record.
     fn read_record(&mut self) -> Result<(), Error> {
         let begun = self.line;
         let (mut depth, mut quoted, mut escaped) = (1, false, false);

@@ -15,10 +15,8 @@ struct Record {
     prompt: Option<String>,
     completion: Option<String>,
     instruction: Option<String>,
-    /// Of an instruction.
     input: Option<String>,
     output: Option<String>,
-    /// For `conversations`, a prompt or an instruction.
     system: Option<String>,
 }
 
@@ -35,7 +33,6 @@ struct Turn {
 pub(super) const KEYS: [&str; 6] =
     ["text", "messages", "conversations", "prompt", "completion", "instruction"];
 
-/// All that are read.
 pub(super) const FIELDS: [&str; 9] =
     ["text", "messages", "conversations", "prompt", "completion", "instruction", "input", "output", "system"];
 
@@ -87,7 +84,6 @@ fn turns(system: Option<String>, turns: Vec<Turn>) -> Result<Vec<Message>, Strin
     opening.map(Ok).into_iter().chain(turns.into_iter().enumerate().map(message)).collect()
 }
 
-/// A text, or a list of parts of text.
 fn content(content: Value) -> Result<String, String> {
     match content {
         Value::String(text) => Ok(text),

@@ -35,7 +35,6 @@ pub(super) struct EncodedPart {
     /// In the shard's format: a quarter to half of ids' memory.
     pub(super) tokens: Vec<u8>,
     pub(super) trained: Option<Vec<bool>>,
-    /// Places of later questions.
     pub(super) questions: Vec<usize>,
     pub(super) bytes: u64,
 }
@@ -60,7 +59,6 @@ pub(super) struct Encoder<'a> {
     chats: Option<bool>,
     documents: u64,
     in_validation: u64,
-    /// Whether a document of text lacks its closing token.
     unclosed: bool,
     bad: BadRecords,
 }
@@ -160,7 +158,6 @@ impl<'a> Encoder<'a> {
         Ok(EncodedBatch { parts, documents, bytes, tokens, position })
     }
 
-    /// The last document's closing token, once.
     fn closing_token(&mut self) -> Option<EncodedPart> {
         let eos = self.tokenizer.end_of_text().filter(|_| std::mem::take(&mut self.unclosed))?;
         let tokens = self.content().encode(Some(eos), &[]);

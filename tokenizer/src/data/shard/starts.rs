@@ -48,7 +48,6 @@ impl Starts {
         self.0.iter().filter(|start| **start & QUESTION == 0).map(|start| u64::from(*start))
     }
 
-    /// The first document or question that begins within `range`.
     pub(crate) fn first_within(&self, range: Range<u64>) -> Option<u64> {
         let position = |start: &u32| u64::from(start & !QUESTION);
         let at = self.0.partition_point(|start| position(start) < range.start);
