@@ -190,3 +190,33 @@ fn the_first_pages_table_matches_the_plan() {
     });
     assert_eq!(rows("../README.md", "| Model | Card | RAM taken |"), expected);
 }
+
+#[test]
+fn the_table_of_frozen_bases_matches_the_plan() {
+    let cards = [6, 8, 12];
+    let expected = ["bf16", "int8", "nf4"].into_iter().flat_map(|base| {
+        cards.map(|gib| {
+            let fixed = ["train.lora.rank=16", "memory.optimizer=device", "memory.optimizer_state=f32"];
+            let batch = ["train.micro_batch=1", "train.accumulate=16", "train.sequence=1024"];
+            let mut set = [fixed, batch].concat().into_iter().map(str::to_owned).collect::<Vec<_>>();
+            set.push(format!("memory.base={base}"));
+            let plan = planned("gpt-7b", &format!("{gib}GiB,32GiB,25GB/s,80TFLOP/s"), &set);
+            let frozen = plan.held.iter().find(|held| held.what == "weights, frozen").expect("adapters");
+            let shown = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
+            let copies = plan.slowdown_waiting.expect("speeds") - 1.0;
+            vec![
+                format!("`{base}`"),
+                format!("{gib} GiB"),
+                shown(frozen.bytes),
+                shown(frozen.stays),
+                shown(plan.bytes_in_per_step + plan.bytes_out_per_step),
+                format!("{:.0} %", 100.0 * copies / (1.0 + copies)),
+            ]
+        })
+    });
+    let expected: Vec<_> = expected.collect();
+    let line = |row: &Vec<String>| format!("| {} |\n", row.join(" | "));
+    let shown = |rows: &[Vec<String>]| rows.iter().map(line).collect::<String>();
+    let found = rows("../docs/guide/tune.md", "| `memory.base` | Card |");
+    assert_eq!(shown(&found), shown(&expected), "the plan's rows:\n{}", shown(&expected));
+}

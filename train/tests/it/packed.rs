@@ -70,7 +70,7 @@ fn all_verbs_see_the_weights_beside_which_adapters_have_learned() {
 #[test]
 fn packed_bytes_cross_the_link_twice_a_step_and_never_back() {
     let tiny = Tiny::new();
-    // Every packed matrix is large enough to spill, and nothing else is.
+    // Every packed matrix is large enough to spill. A budget below these brings some a third time, for their gradient.
     let shape = r#"model={"preset":"llama-160m","n_layer":4,"n_head":2,"n_embd":512,"n_inner":1024,"n_positions":32,"vocab_size":264}"#;
     tiny.run("base", &[shape, "eval.questions=[]", "train.steps=1", "train.micro_batch=1"]);
     let numbers = 4 * (4 * 512 * 512 + 3 * 512 * 1024);
@@ -78,14 +78,14 @@ fn packed_bytes_cross_the_link_twice_a_step_and_never_back() {
     for (form, codes) in
         [(NF4, numbers / 2), ("memory.base=int8", numbers), ("memory.base=bf16", 2 * numbers)]
     {
-        let budget = format!("memory.device_budget={}", codes / 4 + 8 * 1024 * 1024);
+        let budget = format!("memory.device_budget={}KiB", codes / 4096 + 4096);
         let set =
             ["train.steps=6", "train.micro_batch=1", "train.sequence=16", "train.recompute=1", form, &budget];
         let summary = tiny.tune(form, &set);
         let count = |key: &str| summary[key].as_u64().expect("a number");
         assert_eq!(count("spilled_out_median"), 0, "{summary:#}");
         let come = count("spilled_in_median");
-        assert!(come > codes / 2 && come <= 2 * (codes + outer), "{form}: {come} of {codes}");
+        assert!(come > codes && come <= 2 * (codes + outer), "{form}: {come} of {codes}");
     }
 }
 
