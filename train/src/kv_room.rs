@@ -95,7 +95,7 @@ mod tests {
         for (left, mib) in [(Some(400), 200), (Some(50), 72), (Some(90_000), 576), (None, 576)] {
             let room = room(None, left.map(|left| left * MIB));
             assert_eq!(
-                (room.bytes, room.positions as u64 * 72 << 10),
+                (room.bytes, room.positions as u64 * 73_728),
                 (mib * MIB, room.bytes / 73_728 * 73_728)
             );
         }

@@ -97,8 +97,9 @@ impl PublishedFormat {
 
     pub(crate) fn trimmed<'m>(&self, role: Role, text: &'m str) -> &'m str {
         match (self.family, role) {
-            (Family::Llama3 | Family::Llama2, _) | (Family::MistralV3, Role::Assistant) => text.trim(),
-            (Family::Gemma, Role::User | Role::Assistant) => text.trim(),
+            (Family::Llama3 | Family::Llama2, _)
+            | (Family::MistralV3, Role::Assistant)
+            | (Family::Gemma, Role::User | Role::Assistant) => text.trim(),
             (Family::SmolLm3, Role::System) => text.trim_end(),
             (Family::SmolLm3, Role::Assistant) => text.trim_start_matches('\n'),
             _ => text,

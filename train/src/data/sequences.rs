@@ -43,15 +43,14 @@ impl Sequences {
     ) -> Result<Self, Error> {
         let plan = Data::windows(config, shuffle);
         let of_its_own = data.validation.as_ref().filter(|_| split == Split::Val);
-        let (sources, names) = match of_its_own {
-            Some(set) => (vec![Arc::new(measured(set, &data.tokenizer, plan)?)], vec![(String::new(), 1.0)]),
-            None => {
-                let open = |source: &Source| {
-                    TokenDataset::open(&source.shards, split, &data.tokenizer, plan).map(Arc::new)
-                };
-                let sources = data.sources.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-                (sources, data.sources.iter().map(|source| (source.name.clone(), source.weight)).collect())
-            }
+        let (sources, names) = if let Some(set) = of_its_own {
+            (vec![Arc::new(measured(set, &data.tokenizer, plan)?)], vec![(String::new(), 1.0)])
+        } else {
+            let open = |source: &Source| {
+                TokenDataset::open(&source.shards, split, &data.tokenizer, plan).map(Arc::new)
+            };
+            let sources = data.sources.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+            (sources, data.sources.iter().map(|source| (source.name.clone(), source.weight)).collect())
         };
         let features = |indexes: &Indexes| indexes.corpora().features(Arc::clone(&sources[0]));
         let features = indexes.map(features).transpose()?;

@@ -65,19 +65,16 @@ impl Work for Evaluating<'_> {
         let Trained { data, checkpoint, mut config, tokenizer, .. } = self.trained;
         // Never set: the first signal ends the process.
         let never = AtomicBool::new(false);
-        let data = match &self.args.data {
-            Some(path) => {
-                config.eval.sequences = None;
-                let data = Data::measuring(tokenizer, &config, (path, temporary.path()), &never)?;
-                if data.validation.as_ref().is_some_and(|set| set != path) {
-                    config.data.align = AlignKind::Document;
-                }
-                data
+        let data = if let Some(path) = &self.args.data {
+            config.eval.sequences = None;
+            let data = Data::measuring(tokenizer, &config, (path, temporary.path()), &never)?;
+            if data.validation.as_ref().is_some_and(|set| set != path) {
+                config.data.align = AlignKind::Document;
             }
-            None => {
-                let folder = data.unwrap_or_else(|| temporary.path().to_owned());
-                Data::new(tokenizer, &config, &folder, &never)?
-            }
+            data
+        } else {
+            let folder = data.unwrap_or_else(|| temporary.path().to_owned());
+            Data::new(tokenizer, &config, &folder, &never)?
         };
         let data = Data { indexes, ..data };
         let looked_up = data.indexes.as_ref();

@@ -212,8 +212,8 @@ fn keep_records(files: &mut Vec<CorpusFile>, from: usize) {
         let describes = ["readme", "license", "licence"].iter().any(|word| name.starts_with(word))
             || ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"]
                 .contains(&name.as_str());
-        !(describes && is_text(file))
-            && !(has_train && of_split(file, &["test", "validation", "valid", "val", "dev"]))
+        let is_other_split = has_train && of_split(file, &["test", "validation", "valid", "val", "dev"]);
+        !(is_other_split || describes && is_text(file))
     });
     files.append(&mut folder);
 }
