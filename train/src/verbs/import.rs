@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use models::weights::Incoming;
+use models::weights::{Incoming, WeightsError};
 use models::{Footprint, GptConfig};
 use runs::BadInput;
 use runs::checkpoint::{CONFIG, Checkpoints, TOKENIZER};
@@ -65,10 +65,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let start = directory.start()?;
     tokenizer.save(args.out.join(TOKENIZER))?;
     let (bytes, bar) = (weights.bytes()?, InputBar::new());
-    Checkpoints::in_run(&args.out).save(0, bytes, |folder| {
-        let write = |path: &Path| weights.save(path, |done| bar.set_written(done, bytes));
+    let mut refused = None;
+    let saved = Checkpoints::in_run(&args.out).save(0, bytes, |folder| {
+        let write = |path: &Path| {
+            let written = weights.save(path, |done| bar.set_written(done, bytes));
+            let unreadable = |error: &&WeightsError| !matches!(error, WeightsError::File { .. });
+            refused = written.as_ref().err().filter(unreadable).map(|error| unusable(error));
+            written
+        };
         training::save_first(folder, write, &config, &tokenizer)
-    })?;
+    });
+    if let Some(refused) = refused {
+        return Err(refused.into());
+    }
+    saved?;
     bar.clear();
     // Committed last: an interrupted import leaves no run.
     let _lock = start.commit(&config)?;
