@@ -12,7 +12,7 @@ type Inner = Flex;
 type B = Autodiff<Offload<Inner>>;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let device = <Inner as Backend>::Device::default();
+    let device = Device::<Inner>::default();
     OffloadConfig::new().device_budget("16MiB".parse()?).install::<Inner>(&device)?;
 
     let mut net: Vec<Linear<B>> = (0..8).map(|_| LinearConfig::new(512, 512).init(&device)).collect();

@@ -35,8 +35,9 @@ fn wanted(prompt: &[u32], sampling: Sampling) -> Continuation {
     }
 }
 
-fn long(config: GptConfig, n_positions: usize) -> GptConfig {
-    GptConfig { n_positions, ..config }
+fn long(mut config: GptConfig, n_positions: usize) -> GptConfig {
+    config.n_positions = n_positions;
+    config
 }
 
 fn text(seed: u32, len: u32) -> Vec<u32> {
