@@ -78,10 +78,15 @@
     )
 )]
 #![cfg_attr(
-    not(any(feature = "cube", feature = "router")),
+    feature = "adapter",
+    expect(missing_docs, reason = "the core is public for an adapter outside, which reads its source")
+)]
+#![cfg_attr(
+    not(any(feature = "cube", feature = "router", feature = "adapter")),
     expect(unused_imports, reason = "without an adapter nothing drives the core but its own tests")
 )]
 
+#[cfg(feature = "burn")]
 mod backend;
 mod bytes;
 mod config;
@@ -94,6 +99,7 @@ mod faults;
 pub mod guide {}
 #[cfg(feature = "router")]
 mod flex;
+#[cfg(feature = "burn")]
 mod hints;
 mod host_memory;
 mod journal;
@@ -104,15 +110,26 @@ mod tiers;
 mod timeline;
 mod trace_file;
 
+#[cfg(feature = "burn")]
 #[doc(hidden)]
 pub use backend::Decoding;
+#[cfg(feature = "burn")]
 pub use backend::{
     Door, Managed, Offload, Offloadable, Spilling, host_memory, in_place, largest_holders, mark_step, probe,
     ready, reset_peaks, set_device_budget, stats, trim, watch_step, watched_step, with_device_budget,
     works_in_place,
 };
-#[cfg(feature = "test-util")]
+#[cfg(all(feature = "burn", feature = "test-util"))]
 pub use backend::{events, runtime_peaks};
+/// The core for an adapter outside of this crate. No promise holds across releases.
+#[cfg(feature = "adapter")]
+#[doc(hidden)]
+pub mod adapter {
+    pub use crate::paging::{Device, MoveFailure, Paging, PagingSettings, Progress, Transfer, panic_message};
+    pub use crate::registry::{DeviceKey, Settings, install, prepare, start};
+    pub use crate::tiers::{Draft, Lease, SlabSource};
+    pub use pager;
+}
 pub use bytes::{Budget, BudgetError, Bytes};
 pub use config::OffloadConfig;
 #[cfg(feature = "cube")]
@@ -125,6 +142,7 @@ pub use error::{Holder, OffloadError, Situation};
 pub use faults::DiskFault;
 #[cfg(feature = "test-util")]
 pub use faults::{Faults, RuntimePeaks};
+#[cfg(feature = "burn")]
 pub use hints::{prefer, prefer_module};
 pub use host_memory::{HostBuffer, HostMemory};
 #[cfg(feature = "test-util")]

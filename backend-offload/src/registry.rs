@@ -7,7 +7,6 @@ use crate::faults::Injector;
 use crate::paging::PagingSettings;
 use crate::tiers::{Disk, HostPool, available_memory};
 use crate::trace_file::TraceFile;
-use burn_backend::DeviceId;
 use pager::{Limit, Oversized};
 use std::any::TypeId;
 use std::cell::Cell;
@@ -16,21 +15,24 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub struct Settings {
     pub paging: PagingSettings,
     pub smallest_block: u64,
     pub max_bindings: Option<u32>,
     pub exact_f32: bool,
     /// If the runtime supports it.
-    #[cfg_attr(not(feature = "cube"), expect(dead_code, reason = "no other adapter copies in parallel"))]
+    #[cfg_attr(
+        not(any(feature = "cube", feature = "adapter")),
+        expect(dead_code, reason = "no other adapter copies in parallel")
+    )]
     pub overlap: bool,
     /// Bytes, if the device reports it.
     #[cfg_attr(
-        all(feature = "cube", not(feature = "cuda")),
+        all(feature = "cube", not(any(feature = "cuda", feature = "adapter"))),
         expect(dead_code, reason = "only CUDA takes buffers of any size")
     )]
     pub device_memory: Option<u64>,
-    pub injector: Injector,
+    pub(crate) injector: Injector,
     #[cfg(feature = "test-util")]
     pub watch_runtime: bool,
 }
@@ -53,6 +55,15 @@ pub struct DeviceFacts {
     pub simulated: bool,
 }
 
+impl DeviceFacts {
+    /// A device that reports nothing of its memory.
+    #[must_use]
+    pub fn unmeasured(name: String) -> Self {
+        let default_budget = Budget::Unlimited;
+        Self { name, model: None, memory: None, default_budget, lacking: None, simulated: false }
+    }
+}
+
 /// As the driver reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceMemory {
@@ -62,8 +73,8 @@ pub struct DeviceMemory {
     pub total: u64,
 }
 
-/// The adapter's type separates devices of one number.
-pub(crate) type DeviceKey = (TypeId, DeviceId);
+/// The adapter's type separates devices of one number, which are a type and an index.
+pub type DeviceKey = (TypeId, [u16; 2]);
 
 enum Entry {
     Installed(Box<Settings>),
@@ -99,11 +110,7 @@ fn registry() -> MutexGuard<'static, Option<Registry>> {
 
 const SMALLEST_BLOCK: u64 = 64 << 10;
 
-pub(crate) fn install(
-    key: DeviceKey,
-    config: OffloadConfig,
-    facts: &DeviceFacts,
-) -> Result<(), OffloadError> {
+pub fn install(key: DeviceKey, config: OffloadConfig, facts: &DeviceFacts) -> Result<(), OffloadError> {
     let mut guard = registry();
     let registry = guard.get_or_insert_default();
     if let Some(Entry::Started) = registry.devices.get(&key) {
@@ -116,7 +123,7 @@ pub(crate) fn install(
 
 /// Settings come from the environment if none are installed. Each new tensor asks: without a lock, unless the thread's
 /// last device was another.
-pub(crate) fn prepare(
+pub fn prepare(
     key: DeviceKey,
     facts: impl FnOnce() -> Result<DeviceFacts, OffloadError>,
 ) -> Result<(), OffloadError> {
@@ -139,7 +146,7 @@ pub(crate) fn prepare(
 }
 
 /// `None` if unprepared. Later calls of `install` are refused.
-pub(crate) fn start(key: DeviceKey) -> Option<Settings> {
+pub fn start(key: DeviceKey) -> Option<Settings> {
     let mut guard = registry();
     match guard.get_or_insert_default().devices.insert(key, Entry::Started) {
         Some(Entry::Installed(settings)) => Some(*settings),
@@ -333,18 +340,11 @@ mod tests {
     struct SomeAdapter;
 
     fn key(index: u16) -> DeviceKey {
-        (TypeId::of::<SomeAdapter>(), DeviceId::new(7, index))
+        (TypeId::of::<SomeAdapter>(), [7, index])
     }
 
     fn facts(memory: Option<DeviceMemory>) -> DeviceFacts {
-        DeviceFacts {
-            name: "a device".to_owned(),
-            model: None,
-            memory,
-            default_budget: Budget::Unlimited,
-            lacking: None,
-            simulated: false,
-        }
+        DeviceFacts { memory, ..DeviceFacts::unmeasured("a device".to_owned()) }
     }
 
     fn budget(text: &str) -> OffloadConfig {

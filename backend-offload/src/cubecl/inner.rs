@@ -20,7 +20,6 @@ pub(super) type Resource<R> =
     <<<R as Runtime>::Server as ComputeServer>::Storage as ComputeStorage>::Resource;
 
 /// A CubeCL runtime that this crate supports.
-#[expect(private_interfaces, reason = "the trait is sealed: its methods are for this crate")]
 pub trait InnerRuntime: Reaches<Inner = Self> {
     /// Whether reads return, and so take, errors of earlier launches on their stream.
     #[doc(hidden)]
@@ -100,7 +99,7 @@ pub trait Reaches: Runtime + sealed::Sealed {
 }
 
 pub(super) fn key<R: InnerRuntime>(device: DeviceId) -> DeviceKey {
-    (TypeId::of::<R>(), device)
+    (TypeId::of::<R>(), [device.type_id, device.index_id])
 }
 
 pub(super) fn prepare<R: InnerRuntime>(device: &R::Device) -> Result<(), OffloadError> {

@@ -4,7 +4,6 @@ use super::failures::Address;
 use super::in_line::InLine;
 use super::inner::{InnerRuntime, Reaches};
 use crate::backend::sealed;
-use crate::bytes::Budget;
 use crate::error::OffloadError;
 use crate::registry::DeviceFacts;
 use cubecl_common::stream_id::StreamId;
@@ -46,13 +45,6 @@ impl InnerRuntime for WgpuRuntime {
     }
 
     fn facts(device: &WgpuDevice) -> Result<DeviceFacts, OffloadError> {
-        Ok(DeviceFacts {
-            name: format!("the wgpu device {device:?}"),
-            model: None,
-            memory: None,
-            default_budget: Budget::Unlimited,
-            lacking: None,
-            simulated: false,
-        })
+        Ok(DeviceFacts::unmeasured(format!("the wgpu device {device:?}")))
     }
 }

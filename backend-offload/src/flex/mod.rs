@@ -49,7 +49,6 @@ mod storage;
 mod table;
 
 use crate::backend::{Door, Managed, Offloadable, Spilling, sealed};
-use crate::bytes::Budget;
 use crate::config::OffloadConfig;
 use crate::error::{Holder, OffloadError};
 use crate::host_memory::{HostMemory, Site};
@@ -187,17 +186,11 @@ impl<B: SharedStorage> Site for RouterSite<B> {
 }
 
 fn key<D: 'static, T: DeviceOps>(device: &T) -> DeviceKey {
-    (TypeId::of::<D>(), device.id())
+    let id = device.id();
+    (TypeId::of::<D>(), [id.type_id, id.index_id])
 }
 
 fn facts<B: SharedStorage>(device: &B::Device) -> DeviceFacts {
     let name = format!("the CPU (simulated device {} of {})", device.id().index_id, B::name(device));
-    DeviceFacts {
-        name,
-        model: None,
-        memory: None,
-        default_budget: Budget::Unlimited,
-        lacking: None,
-        simulated: true,
-    }
+    DeviceFacts { simulated: true, ..DeviceFacts::unmeasured(name) }
 }

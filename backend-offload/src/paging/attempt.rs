@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 impl Paging {
-    pub(crate) fn make_resident<D: Device>(
+    pub fn make_resident<D: Device>(
         &mut self,
         device: &mut D,
         operands: &[BlockId],
@@ -73,17 +73,17 @@ impl Paging {
 
     /// Evicts blocks above the budget, best effort. Returns the previous budget.
     #[cfg_attr(
-        not(any(feature = "cube", feature = "router")),
+        not(any(feature = "cube", feature = "router", feature = "adapter")),
         expect(dead_code, reason = "only adapters offer it")
     )]
-    pub(crate) fn change_budget<D: Device>(&mut self, device: &mut D, budget: Limit) -> Limit {
+    pub fn change_budget<D: Device>(&mut self, device: &mut D, budget: Limit) -> Limit {
         let before = self.pager.ledger().budget();
         self.pager.set_budget(budget);
         self.make_room(device, 0, Arena::UNPOOLED);
         before
     }
 
-    pub(crate) fn mark_step(&mut self) {
+    pub fn mark_step(&mut self) {
         self.pager.mark_step();
         self.write_trace();
     }
@@ -95,12 +95,12 @@ impl Paging {
         }
     }
 
-    pub(crate) fn sweep<D: Device>(&mut self, device: &mut D) {
+    pub fn sweep<D: Device>(&mut self, device: &mut D) {
         device.sweep(self);
         self.pager.swept();
     }
 
-    pub(crate) fn trim<D: Device>(&mut self, device: &mut D) {
+    pub fn trim<D: Device>(&mut self, device: &mut D) {
         device.trim();
         self.pager.trimmed();
         self.record(Event::Trimmed);

@@ -5,7 +5,7 @@ use crate::error::OffloadError;
 use pager::{BlockId, Outcome, Token};
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Transfer {
+pub enum Transfer {
     /// `copies` is false if contents are elsewhere or were never written.
     Evict { block: BlockId, copies: bool },
     /// From the host.
@@ -13,18 +13,18 @@ pub(crate) enum Transfer {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub enum Progress {
     Landed,
     /// [`Device::poll`] or [`Device::wait`] reports the end.
     #[cfg_attr(
-        not(any(test, feature = "cube")),
+        not(any(test, feature = "cube", feature = "adapter")),
         expect(dead_code, reason = "only CUDA copies in parallel with its work")
     )]
     UnderWay,
 }
 
 #[derive(Debug)]
-pub(crate) enum MoveFailure {
+pub enum MoveFailure {
     /// The copy failed, or the runtime panicked.
     Copy(String),
     /// The contents no longer exist.
@@ -43,7 +43,7 @@ impl From<OffloadError> for MoveFailure {
     }
 }
 
-pub(crate) trait Device {
+pub trait Device {
     /// False if the driver refuses; a panic counts as a refusal.
     fn allocate(&mut self, block: BlockId) -> bool;
 

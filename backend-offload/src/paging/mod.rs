@@ -19,9 +19,9 @@ mod settings;
 mod tests;
 mod watching;
 
-pub(crate) use device::{Device, MoveFailure, Progress, Transfer};
-pub(crate) use report::{Counts, panic_message};
-pub(crate) use settings::PagingSettings;
+pub use device::{Device, MoveFailure, Progress, Transfer};
+pub use report::{Counts, panic_message};
+pub use settings::PagingSettings;
 
 use crate::error::OffloadError;
 use crate::journal::{Event, Journal};
@@ -34,7 +34,7 @@ use pager::Token;
 use pager::{Arena, BlockId, Fault, Pager, Preference, Recorder};
 
 #[derive(Debug)]
-pub(crate) struct Paging {
+pub struct Paging {
     pager: Pager,
     tiers: Tiers,
     journal: Journal,
@@ -44,7 +44,7 @@ pub(crate) struct Paging {
 }
 
 impl Paging {
-    pub(crate) fn new(settings: &PagingSettings, source: SlabSource) -> Self {
+    pub fn new(settings: &PagingSettings, source: SlabSource) -> Self {
         Self {
             pager: settings.pager(),
             tiers: settings.tiers(source),
@@ -55,15 +55,15 @@ impl Paging {
         }
     }
 
-    pub(crate) fn pager(&self) -> &Pager {
+    pub fn pager(&self) -> &Pager {
         &self.pager
     }
 
-    pub(crate) fn tiers(&self) -> &Tiers {
+    pub fn tiers(&self) -> &Tiers {
         &self.tiers
     }
 
-    pub(crate) fn counts(&mut self) -> &mut Counts {
+    pub fn counts(&mut self) -> &mut Counts {
         &mut self.counts
     }
 
@@ -75,8 +75,8 @@ impl Paging {
         self.record(Event::Failed { error: error.to_string() });
     }
 
-    #[cfg(feature = "cube")]
-    pub(crate) fn count_failure(&mut self, error: &OffloadError) {
+    #[cfg(any(feature = "cube", feature = "adapter"))]
+    pub fn count_failure(&mut self, error: &OffloadError) {
         self.counts.failures += 1;
         self.record_failure(error);
     }
@@ -91,7 +91,7 @@ impl Paging {
         self.pager.recorder()
     }
 
-    pub(crate) fn insert(&mut self, bytes: u64, arena: Arena) -> BlockId {
+    pub fn insert(&mut self, bytes: u64, arena: Arena) -> BlockId {
         self.pager.insert(bytes, arena)
     }
 
@@ -106,7 +106,7 @@ impl Paging {
         Ok(block)
     }
 
-    pub(crate) fn remove(&mut self, block: BlockId) -> Result<(), Fault> {
+    pub fn remove(&mut self, block: BlockId) -> Result<(), Fault> {
         self.tiers.remove(block);
         self.pager.remove(block)
     }
@@ -122,7 +122,7 @@ impl Paging {
     }
 
     /// For the block's whole life.
-    pub(crate) fn pin(&mut self, block: BlockId) -> Result<(), Fault> {
+    pub fn pin(&mut self, block: BlockId) -> Result<(), Fault> {
         self.pager.pin(block)
     }
 
@@ -135,7 +135,7 @@ impl Paging {
     }
 
     /// The block's copies are stale and dropped.
-    pub(crate) fn wrote(&mut self, block: BlockId) -> Result<(), Fault> {
+    pub fn wrote(&mut self, block: BlockId) -> Result<(), Fault> {
         if !self.pager.wrote(block)?.is_empty() {
             self.tiers.remove(block);
         }
@@ -157,7 +157,7 @@ impl Paging {
         Ok(true)
     }
 
-    pub(crate) fn keep(&mut self, block: BlockId, copy: Draft) {
+    pub fn keep(&mut self, block: BlockId, copy: Draft) {
         self.tiers.keep(block, copy);
     }
 
@@ -176,7 +176,7 @@ impl Paging {
         self.tiers.corrupt(block);
     }
 
-    pub(crate) fn reset_peaks(&mut self) {
+    pub fn reset_peaks(&mut self) {
         self.pager.reset_peaks();
         self.tiers.pool().reset_peaks();
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub struct Counts {
     pub launches: u64,
     pub allocations: u64,
     pub bytes_written: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Counts {
 }
 
 impl Paging {
-    pub(crate) fn stats(&self) -> Stats {
+    pub fn stats(&self) -> Stats {
         let Self { pager, counts, .. } = self;
         let below = self.tiers.below();
         let (ledger, counters, host) = (pager.ledger(), pager.counters(), below.pool.usage());
@@ -79,7 +79,7 @@ impl Paging {
         }
     }
 
-    pub(crate) fn largest_holders(&self, count: usize) -> Vec<Holder> {
+    pub fn largest_holders(&self, count: usize) -> Vec<Holder> {
         let pager = &self.pager;
         let holder = |id: BlockId| {
             let block = pager.get(id)?;
@@ -126,7 +126,7 @@ impl Paging {
     }
 }
 
-pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|message| (*message).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }

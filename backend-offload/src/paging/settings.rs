@@ -6,17 +6,17 @@ use pager::{Limit, Oversized, Pager, Policy};
 use std::sync::Arc;
 
 #[derive(Debug, Clone)]
-pub(crate) struct PagingSettings {
+pub struct PagingSettings {
     pub device_budget: Limit,
     pub policy: Policy,
     pub oversized: Oversized,
-    pub host: Arc<HostPool>,
-    pub disk: Option<Arc<Disk>>,
+    pub(crate) host: Arc<HostPool>,
+    pub(crate) disk: Option<Arc<Disk>>,
     /// Copies have checksums, verified before use; adapters overwrite evicted memory.
     pub paranoid: bool,
     /// See [`OffloadConfig::dry_run`](crate::OffloadConfig::dry_run).
     pub dry_run: bool,
-    pub trace: Option<TraceFile>,
+    pub(crate) trace: Option<TraceFile>,
 }
 
 impl PagingSettings {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 #[derive(Debug)]
-pub(crate) struct Tiers {
+pub struct Tiers {
     pool: Arc<HostPool>,
     source: SlabSource,
     paranoid: bool,
@@ -58,14 +58,14 @@ struct Kept {
 impl Tiers {
     pub const READ_AHEAD: usize = BACKGROUND_BUFFERS;
 
-    pub fn new(pool: Arc<HostPool>, source: SlabSource, paranoid: bool) -> Self {
+    pub(crate) fn new(pool: Arc<HostPool>, source: SlabSource, paranoid: bool) -> Self {
         let traffic = Arc::default();
         let (copies, spilled) = (HashMap::new(), HashMap::new());
         let (ahead, loading) = (None, None);
         Self { pool, source, paranoid, disk: None, traffic, copies, spilled, ahead, loading }
     }
 
-    pub fn above(self, disk: Option<Arc<Disk>>) -> Self {
+    pub(crate) fn above(self, disk: Option<Arc<Disk>>) -> Self {
         Self { disk: disk.map(Disk::join), ..self }
     }
 
@@ -83,11 +83,11 @@ impl Tiers {
         Rooms { host: self.pool.room(), disk, page: ALIGNMENT }
     }
 
-    pub fn below(&self) -> Below {
+    pub(crate) fn below(&self) -> Below {
         Below { pool: self.pool.clone(), disk: self.disk.as_deref().cloned(), traffic: self.traffic.clone() }
     }
 
-    pub fn pool(&self) -> &Arc<HostPool> {
+    pub(crate) fn pool(&self) -> &Arc<HostPool> {
         &self.pool
     }
 
@@ -257,7 +257,13 @@ impl Tiers {
 
     /// In place, in a duplicate during an upload, or in zeros without a copy. Without memory, returns false and changes
     /// nothing.
-    pub fn edit(&mut self, block: BlockId, len: usize, share: Share, edit: impl FnOnce(&mut [u8])) -> bool {
+    pub(crate) fn edit(
+        &mut self,
+        block: BlockId,
+        len: usize,
+        share: Share,
+        edit: impl FnOnce(&mut [u8]),
+    ) -> bool {
         if let Some(copy) = self.copies.get_mut(&block)
             && let Some(bytes) = copy.lease.bytes_mut()
         {

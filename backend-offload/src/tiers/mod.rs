@@ -33,14 +33,16 @@ mod transfer;
 pub(crate) use checksum::checksum;
 #[cfg(any(test, feature = "cube"))]
 pub(crate) use copies::Share;
-pub(crate) use copies::{Below, Tiers, Traffic};
+pub use copies::Tiers;
+pub(crate) use copies::{Below, Traffic};
 pub(crate) use disk::{Disk, free_on};
 pub use disk::{DiskSpeed, disk_speed};
 #[cfg(test)]
 pub(crate) use disk::{in_memory, scheduled};
 pub(crate) use extents::ALIGNMENT;
 pub use machine::available_memory;
-pub(crate) use pool::{Draft, HostPool, Lease};
+pub(crate) use pool::HostPool;
+pub use pool::{Draft, Lease};
 #[cfg(feature = "cuda")]
 pub(crate) use slab::PinnedMemory;
-pub(crate) use slab::SlabSource;
+pub use slab::SlabSource;

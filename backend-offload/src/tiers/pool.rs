@@ -17,11 +17,11 @@ pub(crate) struct HostPool {
 
 /// Counts from its allocation.
 #[derive(Debug)]
-pub(crate) struct Draft(Held);
+pub struct Draft(Held);
 
 /// A block's contents on the host. Counts until its last clone is gone, as uploads may read it.
 #[derive(Debug, Clone)]
-pub(crate) struct Lease(Arc<Held>);
+pub struct Lease(Arc<Held>);
 
 #[derive(Debug)]
 struct Held {

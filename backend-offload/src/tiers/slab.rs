@@ -5,10 +5,13 @@ use super::hollow::{HollowMemory, SMALLEST};
 use std::fmt;
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum SlabSource {
+pub enum SlabSource {
     Heap,
     /// Page-locked memory from this function, or ordinary memory on refusal.
-    #[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code, reason = "only CUDA can pin host memory"))]
+    #[cfg_attr(
+        not(any(feature = "cuda", feature = "adapter", test)),
+        expect(dead_code, reason = "only CUDA can pin host memory")
+    )]
     Pinned(fn(usize) -> Option<PinnedMemory>),
 }
 
@@ -50,7 +53,7 @@ impl HeapMemory {
     }
 }
 
-pub(crate) struct PinnedMemory {
+pub struct PinnedMemory {
     start: std::ptr::NonNull<u8>,
     len: usize,
     free: fn(std::ptr::NonNull<u8>, usize),
@@ -67,7 +70,10 @@ impl PinnedMemory {
     /// # Safety
     /// `start` points to `len` initialised bytes that nothing else uses. `free` releases them on any thread, given
     /// `context`.
-    #[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code, reason = "only CUDA can pin host memory"))]
+    #[cfg_attr(
+        not(any(feature = "cuda", feature = "adapter", test)),
+        expect(dead_code, reason = "only CUDA can pin host memory")
+    )]
     pub(crate) unsafe fn new(
         start: std::ptr::NonNull<u8>,
         len: usize,

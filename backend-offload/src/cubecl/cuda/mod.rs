@@ -36,7 +36,6 @@ impl Reaches for CudaRuntime {
     type Inner = Self;
 }
 
-#[expect(private_interfaces, reason = "the trait is sealed: its methods are for this crate")]
 impl InnerRuntime for CudaRuntime {
     const READS_TAKE_ERRORS: bool = true;
     const FUSED_OPERANDS: u32 = 8;
@@ -270,7 +269,6 @@ mod tests {
     use super::*;
     use crate::config::OffloadConfig;
     use crate::registry;
-    use cubecl_common::device::DeviceId;
     use std::any::TypeId;
     use std::fs;
 
@@ -300,7 +298,7 @@ mod tests {
             lacking: None,
             simulated: false,
         };
-        let key = (TypeId::of::<Found>(), DeviceId::new(0, 0));
+        let key = (TypeId::of::<Found>(), [0, 0]);
         registry::install(key, OffloadConfig::new(), &facts).expect("a budget below what is free");
         let settings = registry::start(key).expect("installed");
         // CubeCL reports a quarter of the device.
