@@ -39,7 +39,8 @@ const ROUTES: [(&str, &str, &str); 11] = [
 ];
 
 const OF_A_MODEL: &str = "
-A server with a model also has `spillway_device_bytes`, `spillway_host_bytes`, `spillway_evictions_total`,
+A server with a model also has `spillway_device_bytes`, `spillway_host_bytes`, `spillway_disk_bytes`, their limits
+`spillway_device_budget_bytes`, `spillway_host_budget_bytes` and `spillway_disk_budget_bytes`, `spillway_evictions_total`,
 `spillway_restores_total`, `spillway_bytes_out_total`, `spillway_bytes_in_total` and `spillway_stall_seconds_total`: bytes
 held, blocks and bytes spilled and restored, and the time spent waiting for them.
 ";
