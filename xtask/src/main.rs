@@ -2,6 +2,7 @@
 //!
 //! It builds in seconds: no dependency leads to Burn (`developer_commands_build_without_burn`).
 
+mod burn_22;
 mod ci;
 mod dev;
 mod errors;
@@ -45,6 +46,9 @@ enum Command {
     Picture(Measurement),
     /// Count the pager's instructions with callgrind, and compare them with the committed table
     Instructions(instructions::Instructions),
+    /// Test the adapter for Burn 0.22, a workspace of its own
+    #[command(name = "burn-0.22")]
+    Burn22(burn_22::Burn22),
     /// Run a program on a CUDA driver that needs no GPU
     StandIn(stand_in::StandIn),
     /// Compile the kernels that programs generated on the stand-in, with NVIDIA's own compiler
@@ -67,6 +71,7 @@ fn main() -> ExitCode {
         Command::BenchScale(measurement) => return measured(measurement.run("bench-scale")),
         Command::Picture(measurement) => return measured(measurement.run("picture")),
         Command::Instructions(instructions) => instructions.run(),
+        Command::Burn22(burn) => burn.run(),
         Command::StandIn(stand_in) => stand_in.run(),
         Command::Kernels(kernels) => kernels.run(),
     };

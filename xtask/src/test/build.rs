@@ -11,6 +11,7 @@ use serde_json::Value;
 use suite::Size;
 
 use super::binary::{Binary, Ran, watch};
+use crate::burn_22;
 use xtask::{invocation::Invocation, workspace};
 
 /// All targets without `test = false`; examples are not part of the suite.
@@ -28,6 +29,10 @@ pub(super) fn binaries(size: Size, packages: &[String]) -> Result<Vec<Binary>> {
                 binaries.push(Binary { target: format!("{} with {feature}", binary.target), ..binary });
             }
         }
+        burn_22::prepare()?;
+        let manifest = format!("{}/Cargo.toml", burn_22::FOLDER);
+        let nested = Invocation::cargo("test --release --workspace --manifest-path").arguments([manifest]);
+        binaries.extend(compiled(&nested)?);
     }
     Ok(binaries)
 }
