@@ -13,7 +13,7 @@ struct Stack {
     layers: Vec<Linear>,
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let gpu = WgpuDevice::default();
     // Before the first tensor. Everything below is ordinary Burn.
     install(&gpu, OffloadConfig::new().device_budget("24MiB".parse()?))?;
