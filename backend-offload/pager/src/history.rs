@@ -181,7 +181,7 @@ impl History {
     }
 
     fn first(&self) -> u64 {
-        self.operations.begin() + 1
+        self.operations.begin + 1
     }
 
     fn operation(&self, number: u64) -> Option<&Operation> {
@@ -197,7 +197,7 @@ impl History {
     pub fn uses(&self, number: u64) -> std::ops::Range<u64> {
         let Some(operation) = self.operation(number) else { return 0..0 };
         let end = self.operation(number + 1).map_or(self.uses.end, |next| next.first);
-        operation.first.max(self.uses.begin())..end
+        operation.first.max(self.uses.begin)..end
     }
 
     pub fn block(&self, place: u64) -> Option<BlockId> {
@@ -255,10 +255,10 @@ impl History {
 #[derive(Debug)]
 struct Ring<T> {
     slots: Vec<T>,
+    /// The oldest item.
+    begin: u64,
     end: u64,
     most: usize,
-    /// Overwritten before the ring grew.
-    lost: u64,
     blank: T,
 }
 
@@ -266,15 +266,11 @@ impl<T: Copy> Ring<T> {
     const FEWEST: usize = 1 << 10;
 
     fn new(most: usize, blank: T) -> Self {
-        Self { slots: Vec::new(), end: 0, most, lost: 0, blank }
+        Self { slots: Vec::new(), begin: 0, end: 0, most, blank }
     }
 
     fn at(&self, number: u64) -> usize {
         number as usize & (self.slots.len() - 1)
-    }
-
-    fn begin(&self) -> u64 {
-        self.end.saturating_sub(self.slots.len() as u64).max(self.lost)
     }
 
     fn keep(&mut self, items: u64, limit: usize) {
@@ -283,10 +279,12 @@ impl<T: Copy> Ring<T> {
     }
 
     fn push(&mut self, item: T) -> bool {
-        let is_full = self.end - self.begin() == self.slots.len() as u64;
+        let is_full = self.end - self.begin == self.slots.len() as u64;
         let grows = is_full && self.slots.len() < self.most;
         if grows {
             self.grow();
+        } else if is_full {
+            self.begin += 1;
         }
         let at = self.at(self.end);
         self.slots[at] = item;
@@ -294,11 +292,11 @@ impl<T: Copy> Ring<T> {
         grows
     }
 
+    #[cold]
     fn grow(&mut self) {
-        let kept = self.begin()..self.end;
+        let kept = self.begin..self.end;
         let items: Vec<T> = kept.clone().map(|number| self.slots[self.at(number)]).collect();
         self.slots.resize((self.slots.len() * 2).max(Self::FEWEST), self.blank);
-        self.lost = kept.start;
         for (number, item) in kept.zip(items) {
             let at = self.at(number);
             self.slots[at] = item;
@@ -306,11 +304,11 @@ impl<T: Copy> Ring<T> {
     }
 
     fn get(&self, number: u64) -> Option<&T> {
-        (self.begin()..self.end).contains(&number).then(|| &self.slots[self.at(number)])
+        (self.begin..self.end).contains(&number).then(|| &self.slots[self.at(number)])
     }
 
     fn get_mut(&mut self, number: u64) -> Option<&mut T> {
-        let at = (self.begin()..self.end).contains(&number).then(|| self.at(number))?;
+        let at = (self.begin..self.end).contains(&number).then(|| self.at(number))?;
         self.slots.get_mut(at)
     }
 }
@@ -342,15 +340,15 @@ mod tests {
     fn a_ring_grows_to_its_limit_and_then_forgets_the_oldest_until_the_limit_grows() {
         let mut ring = Ring::new(2048, 0u64);
         (0..5000).for_each(|n| _ = ring.push(n));
-        assert_eq!((ring.slots.len(), ring.begin()), (2048, 5000 - 2048));
+        assert_eq!((ring.slots.len(), ring.begin), (2048, 5000 - 2048));
         assert_eq!((ring.get(2951), ring.get(2952), ring.get(4999)), (None, Some(&2952), Some(&4999)));
         assert_eq!(ring.get(5000), None);
 
         ring.keep(5000, 4096);
         (5000..7000).for_each(|n| _ = ring.push(n));
-        assert_eq!((ring.slots.len(), ring.begin()), (4096, 5000 - 2048), "what it held is kept");
+        assert_eq!((ring.slots.len(), ring.begin), (4096, 5000 - 2048), "what it held is kept");
         assert!((5000 - 2048..7000).all(|n| ring.get(n) == Some(&n)));
         (7000..9000).for_each(|n| _ = ring.push(n));
-        assert_eq!((ring.begin(), ring.get(9000 - 4096)), (9000 - 4096, Some(&(9000 - 4096))));
+        assert_eq!((ring.begin, ring.get(9000 - 4096)), (9000 - 4096, Some(&(9000 - 4096))));
     }
 }
