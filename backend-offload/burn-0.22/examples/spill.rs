@@ -13,6 +13,7 @@ struct Stack {
     layers: Vec<Linear>,
 }
 
+/// Trains three steps and prints what spilled.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let gpu = WgpuDevice::default();
     // Before the first tensor. Everything below is ordinary Burn.

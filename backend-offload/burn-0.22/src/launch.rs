@@ -2,7 +2,7 @@
 
 use backend_offload::adapter::pager::BlockId;
 use cubecl_environment::stream::StreamId;
-use cubecl_runtime::kernel::CubeKernel;
+use cubecl_runtime::kernel::{BufferIOAttr, CubeKernel};
 use cubecl_runtime::server::{
     BufferBinding, CubeCount, KernelArguments, KernelResource, ServerError, ServerStorage,
 };
@@ -94,7 +94,7 @@ impl<S: ServerStorage> OffloadServer<S> {
         for (n, binding) in arguments.buffers().enumerate() {
             let block = self.device.name(binding);
             operands.named.push(block);
-            if arguments.declared_io.get(n).is_none_or(|io| io.is_writable()) {
+            if arguments.declared_io.get(n).is_none_or(BufferIOAttr::is_writable) {
                 operands.written.extend(block);
             }
         }

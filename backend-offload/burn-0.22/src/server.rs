@@ -208,7 +208,7 @@ impl<S: ServerStorage> Server for OffloadServer<S> {
         self.sweep_if_due();
         let limits = &self.utilities.properties.memory;
         let too_large = (size > limits.max_page_size)
-            .then(|| OffloadError::BufferTooLarge { wanted: size, limit: limits.max_page_size });
+            .then_some(OffloadError::BufferTooLarge { wanted: size, limit: limits.max_page_size });
         let bytes = size.next_multiple_of(limits.alignment.max(1));
         let block = self.paging.insert(bytes, self.device.arena(stream));
         let binding = Handle::from_memory(memory.clone(), self.device.service, stream, size).binding();
@@ -278,7 +278,9 @@ impl<S: ServerStorage> Server for OffloadServer<S> {
                     if user.size_in_used() == user.size {
                         self.device.failures.heal(&user);
                     }
-                    block.into_iter().for_each(|block| self.wrote(block));
+                    if let Some(block) = block {
+                        self.wrote(block);
+                    }
                 }
                 Err(error) => self.device.failures.mark(&user, &error),
             }

@@ -96,7 +96,7 @@ fn counted(program: &str, gpu: &WgpuDevice, device: &Device) -> Result<(), Box<d
     drop(observation);
 
     let wrapped = DeviceHandle::<Watched>::new(gpu.to_id())
-        .submit_blocking(|server| server.stats())
+        .submit_blocking(Watched::stats)
         .map_err(|error| format!("{error:?}"))?;
     let inner = [&COUNTS.launches, &COUNTS.allocations, &COUNTS.bytes_read, &COUNTS.bytes_written];
     let inner = inner.map(|count| count.load(Relaxed));

@@ -80,7 +80,7 @@ fn train<M: Module>(mut model: M, loss: impl Fn(&M) -> Tensor<1>, mut after_step
     for _ in 0..STEPS {
         let loss = loss(&model);
         let gradients = GradientsParams::from_grads(loss.backward(), &model);
-        digest.add(loss.into_data());
+        digest.add(&loss.into_data());
         model = optimizer.step(LEARNING_RATE, model, gradients);
         after_step();
     }
@@ -92,7 +92,7 @@ fn train<M: Module>(mut model: M, loss: impl Fn(&M) -> Tensor<1>, mut after_step
 struct Digest(u64);
 
 impl Digest {
-    fn add(&mut self, data: TensorData) {
+    fn add(&mut self, data: &TensorData) {
         for byte in data.as_bytes() {
             self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         }
@@ -101,6 +101,6 @@ impl Digest {
 
 impl ModuleVisitor for Digest {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.add(param.val().into_data());
+        self.add(&param.val().into_data());
     }
 }
