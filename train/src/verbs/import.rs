@@ -1,7 +1,6 @@
 //! `train import`: begins a run with published weights, or with weights from `export --layout native`.
 
 use std::fmt::Display;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use models::weights::{Incoming, WeightsError};
@@ -63,37 +62,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         pretrained: None,
         changes: Vec::new(),
     };
-    let is_new = !args.out.exists();
-    if let Err(error) = make(&directory, &weights, &tokenizer) {
-        if is_new {
-            // Best effort: the import's own error matters more.
-            _ = fs::remove_dir_all(&args.out);
-        }
-        return Err(error);
-    }
-    let out = args.out.display();
-    println!(
-        "{out}: {} parameters. Try them by `train sample --from {out}`, tune them by `train --from {out} --set \
-         data.path=TEXT`",
-        Footprint::of(&config.model)?.parameters
-    );
-    Ok(())
-}
-
-fn make(directory: &RunDirectory, weights: &Incoming, tokenizer: &Tokenizer) -> anyhow::Result<()> {
-    let RunDirectory { path: out, config, .. } = directory;
     let start = directory.start()?;
-    tokenizer.save(out.join(TOKENIZER))?;
+    tokenizer.save(args.out.join(TOKENIZER))?;
     let (bytes, bar) = (weights.bytes()?, InputBar::new());
     let mut refused = None;
-    let saved = Checkpoints::in_run(out).save(0, bytes, |folder| {
+    let saved = Checkpoints::in_run(&args.out).save(0, bytes, |folder| {
         let write = |path: &Path| {
             let written = weights.save(path, |done| bar.set_written(done, bytes));
             let unreadable = |error: &&WeightsError| !matches!(error, WeightsError::File { .. });
             refused = written.as_ref().err().filter(unreadable).map(|error| unusable(error));
             written
         };
-        training::save_first(folder, write, config, tokenizer)
+        training::save_first(folder, write, &config, &tokenizer)
     });
     if let Some(refused) = refused {
         return Err(refused.into());
@@ -101,7 +81,14 @@ fn make(directory: &RunDirectory, weights: &Incoming, tokenizer: &Tokenizer) -> 
     saved?;
     bar.clear();
     // Committed last: an interrupted import leaves no run.
-    start.commit(config).map(drop)
+    let _lock = start.commit(&config)?;
+    let out = args.out.display();
+    println!(
+        "{out}: {} parameters. Try them by `train sample --from {out}`, tune them by `train --from {out} --set \
+         data.path=TEXT`",
+        Footprint::of(&config.model)?.parameters
+    );
+    Ok(())
 }
 
 /// Any error in a given file is bad input: another file may work.

@@ -43,7 +43,7 @@ use durable::regular;
 use retention::Rule;
 use tokenizer::Fingerprint;
 
-const FOLDER: &str = "checkpoints";
+pub(crate) const FOLDER: &str = "checkpoints";
 const LATEST: &str = "latest";
 const BEST: &str = "best";
 const PREFIX: &str = "step-";

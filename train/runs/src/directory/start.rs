@@ -10,7 +10,7 @@ use anyhow::Context;
 
 use super::RunDirectory;
 use crate::BadInput;
-use crate::checkpoint::{CONFIG, TOKENIZER};
+use crate::checkpoint::{self, CONFIG, TOKENIZER};
 use crate::config::Config;
 
 const PREPARED: [&str; 2] = [TOKENIZER, "data"];
@@ -111,7 +111,9 @@ impl Drop for Start<'_> {
         }
         // The next start removes leftovers. The lock marks them as ours, so it goes last.
         if self.clear().is_ok() && fs::remove_file(self.directory.path.join(LOCK)).is_ok() {
-            for folder in &self.made {
+            // Folders that hold something stay.
+            let checkpoints = self.directory.path.join(checkpoint::FOLDER);
+            for folder in [&checkpoints].into_iter().chain(&self.made) {
                 let _ = fs::remove_dir(folder);
             }
         }
@@ -141,6 +143,7 @@ mod tests {
         let run = directory(&path);
         let start = run.start().expect("it is free");
         prepare(&path);
+        fs::create_dir(path.join(checkpoint::FOLDER)).expect("making");
         assert!(!path.join(CONFIG).exists(), "it is no run yet");
         drop(start);
         assert!(!folder.path().join("runs").exists());
