@@ -44,7 +44,7 @@ impl AllocationController for ReadOnly {
     }
 
     fn property(&self) -> AllocationProperty {
-        if self.0.is_pinned() { AllocationProperty::Pinned } else { AllocationProperty::Native }
+        property(self.0.is_pinned())
     }
 
     unsafe fn memory_mut(&mut self) -> &mut [MaybeUninit<u8>] {
@@ -52,9 +52,7 @@ impl AllocationController for ReadOnly {
     }
 
     fn memory(&self) -> &[MaybeUninit<u8>] {
-        let bytes = self.0.bytes();
-        // SAFETY: `MaybeUninit<u8>` has the layout of `u8`.
-        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
+        memory(self.0.bytes())
     }
 }
 
@@ -73,7 +71,7 @@ impl AllocationController for Counted {
     }
 
     fn property(&self) -> AllocationProperty {
-        if self.0.is_pinned() { AllocationProperty::Pinned } else { AllocationProperty::Native }
+        property(self.0.is_pinned())
     }
 
     unsafe fn memory_mut(&mut self) -> &mut [MaybeUninit<u8>] {
@@ -83,8 +81,15 @@ impl AllocationController for Counted {
     }
 
     fn memory(&self) -> &[MaybeUninit<u8>] {
-        let bytes: &[u8] = &self.0;
-        // SAFETY: `MaybeUninit<u8>` has the layout of `u8`.
-        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
+        memory(&self.0)
     }
+}
+
+fn property(is_pinned: bool) -> AllocationProperty {
+    if is_pinned { AllocationProperty::Pinned } else { AllocationProperty::Native }
+}
+
+fn memory(bytes: &[u8]) -> &[MaybeUninit<u8>] {
+    // SAFETY: `MaybeUninit<u8>` has the layout of `u8`.
+    unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
 }

@@ -96,8 +96,7 @@ impl Books {
         }
         let others_pinned = self.pinned - self.shelves.pinned_bytes();
         if wants_pinned && self.may_pin(others_pinned, bytes) {
-            let most = self.pinned_limit.cut(self.refused_pinned.saturating_sub(1));
-            freed.extend(self.free_idle((self.pinned + bytes).saturating_sub(most), true));
+            freed.extend(self.free_idle((self.pinned + bytes).saturating_sub(self.most_pinned()), true));
         }
         let missing = self.limit.get().map_or(0, |limit| (self.reserved() + bytes).saturating_sub(limit));
         freed.extend(self.free_any_idle(missing));
@@ -125,8 +124,13 @@ impl Books {
         Some(slab)
     }
 
+    /// What the limit and the driver's refusals leave.
+    fn most_pinned(&self) -> u64 {
+        self.pinned_limit.cut(self.refused_pinned.saturating_sub(1))
+    }
+
     fn may_pin(&self, pinned: u64, bytes: u64) -> bool {
-        self.pinned_limit.allows_more(pinned, bytes) && pinned + bytes < self.refused_pinned
+        pinned + bytes <= self.most_pinned()
     }
 
     /// Called before `in_use` changes: a failed allocation does not count.
