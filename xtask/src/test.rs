@@ -4,11 +4,13 @@
 mod binary;
 mod build;
 mod missing;
+mod passed;
 
 use std::{
     collections::hash_map::RandomState,
     fs,
     hash::{BuildHasher, Hasher},
+    io::Write,
     path::Path,
     time::{Duration, Instant},
 };
@@ -25,6 +27,7 @@ use crate::{
 };
 use binary::{Binary, Ran, Selection};
 use missing::Missing;
+use passed::Passed;
 
 /// Lets tests use one build of the CUDA stand-in.
 const STAND_IN: &str = "SPILLWAY_STAND_IN";
@@ -40,6 +43,9 @@ pub(crate) struct Test {
     /// Run everything, with the checks that a release leaves out and random cases drawn afresh; takes hours
     #[arg(long)]
     full: bool,
+    /// Leave out what a full run that was interrupted has passed, unless it was built anew since
+    #[arg(long = "continue", requires = "full")]
+    continues: bool,
     /// Only tests of this package; may be repeated
     #[arg(long, short, value_name = "NAME")]
     package: Vec<String>,
@@ -88,14 +94,29 @@ impl Test {
             variables.push((STAND_IN, folder.display().to_string()));
         }
 
+        let passed = Passed::open(workspace.target.join("tests-passed"), self.continues)?;
         let binaries = times.measure("compile", "tests", |_| build::binaries(size, &self.package))?;
         let mut total = Ran::default();
         let mut failed = Vec::new();
         for binary in &binaries {
             for selection in binary.selections(size, &self.filters)? {
+                let name = format!("{binary}{selection}");
+                if let Some((ran, took, lacked)) = passed.find(&name, &binary.executable)? {
+                    println!("passed before: {name}");
+                    times.keep("tests", &name, took, true)?;
+                    append(&not_run, lacked)?;
+                    total.add(&ran);
+                    continue;
+                }
+                let lacked = fs::read_to_string(&not_run).unwrap_or_default().len();
+                let started = Instant::now();
                 let ran = self.run_binary(binary, &selection, &variables, times)?;
+                if size == Size::Full && self.filters.is_empty() && ran.succeeded {
+                    let lacked = fs::read_to_string(&not_run).unwrap_or_default().split_off(lacked);
+                    passed.keep(&name, &binary.executable, &ran, started.elapsed(), &lacked)?;
+                }
                 if !ran.succeeded {
-                    failed.push(format!("{binary}{selection}"));
+                    failed.push(name);
                 }
                 total.add(&ran);
             }
@@ -157,6 +178,15 @@ fn documented(workspace: &Workspace, packages: &[String]) -> Result<Vec<String>>
         .iter()
         .filter_map(|name| tested(name).map(|tested| tested.then(|| name.clone())).transpose())
         .collect()
+}
+
+fn append(file: &Path, text: &str) -> Result<()> {
+    fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(file)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .with_context(|| format!("{} cannot be written", file.display()))
 }
 
 fn remove(file: &Path) -> Result<()> {
