@@ -2,25 +2,24 @@
 //!
 //! With one row per rank, a rank sends as much as in a ring. Buffers travel in pieces, so other ranks' rows take little
 //! memory and stay in cache. Pieces change no bit: no element is added to another.
+//!
+//! On several hosts with several ranks each, ranks first add within their host, then each slice crosses the network once
+//! per host (`hosts_send_each_sum_over_the_network_once`).
+
+use std::ops::Range;
+
+use bytemuck::Pod;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::pairwise::{Block, Number, Pairwise, Tree, add_to, blocks};
-use crate::share::{Share, even, places, range};
+use crate::share::{Share, range};
+use crate::slices::Slices;
 
 /// A way to sum buffers over all ranks.
 pub trait Exchange {
     /// Sums over all ranks; every rank gets the same bits.
     fn sum(&mut self, engine: &mut dyn Engine, own: Pairwise) -> Result<Vec<f32>>;
-
-    /// Sums this rank's part. `parts` has the elements of each rank's part.
-    fn reduce_scatter(&mut self, engine: &mut dyn Engine, own: Pairwise, parts: &[usize])
-    -> Result<Vec<f32>>;
-
-    /// Fills the other ranks' parts of `bytes`, uncompressed. `parts` has the bytes of each.
-    fn all_gather(&mut self, engine: &mut dyn Engine, bytes: &mut [u8], parts: &[usize]) -> Result<()> {
-        all_gather(engine, bytes, parts)
-    }
 
     /// Ends a step after its `commit`. An uncommitted step is forgotten, so that it can be repeated.
     fn settle(&mut self, committed: bool);
@@ -30,12 +29,27 @@ pub trait Exchange {
 #[derive(Debug, Clone, Copy)]
 pub struct Exact {
     piece: usize,
+    on_host: usize,
 }
 
 impl Default for Exact {
     fn default() -> Self {
-        Self::in_pieces_of(1 << 18)
+        Self::in_pieces_of(1 << 20)
     }
+}
+
+/// Ranks that exchange parts of their rows.
+struct Stage {
+    peers: Vec<usize>,
+    /// This rank's number among the peers.
+    own: usize,
+    /// Each peer's part of a row.
+    parts: Vec<Range<usize>>,
+    /// Each peer's rows.
+    lists: Vec<Vec<Block>>,
+    /// Calls, equal on all ranks: pieces of the longest part, rows of the rank with most.
+    rounds: usize,
+    levels: usize,
 }
 
 impl Exact {
@@ -46,7 +60,18 @@ impl Exact {
     /// If `elements` is zero.
     pub fn in_pieces_of(elements: usize) -> Self {
         assert!(elements > 0, "a piece has at least one element");
-        Self { piece: elements }
+        Self { piece: elements, on_host: 1 }
+    }
+
+    /// Adds within each host before the network. Every host has this many ranks, with consecutive numbers; another
+    /// world counts as one rank per host. Changes no bit.
+    #[must_use]
+    pub fn on_hosts_of(self, ranks: usize) -> Self {
+        Self { on_host: ranks, ..self }
+    }
+
+    pub(crate) fn slices(self, len: usize, world: usize) -> Slices {
+        Slices::even(len, world, self.on_host)
     }
 
     /// Sums numbers of any type: losses, counts, squares of a norm.
@@ -55,50 +80,141 @@ impl Exact {
         if world == 1 {
             return own.fold();
         }
-        let parts = even(own.len(), world);
-        let (reduced, mut whole) = self.reduce(engine, own, &parts)?;
-        whole[places(&parts)[rank].clone()].copy_from_slice(&reduced);
-        let bytes: Vec<usize> = parts.iter().map(|part| part * size_of::<T>()).collect();
-        all_gather(engine, bytemuck::cast_slice_mut(&mut whole), &bytes)?;
+        let slices = self.slices(own.len(), world);
+        let (reduced, mut whole) = self.reduce(engine, own, &slices)?;
+        whole[slices.of(rank)].copy_from_slice(&reduced);
+        gather(engine, &mut whole, &slices)?;
         Ok(whole)
     }
 
-    fn reduce<T: Number>(
+    /// This rank's slice of the sum, and a buffer as long as the whole sum.
+    pub(crate) fn reduce<T: Number>(
         self,
         engine: &mut dyn Engine,
         own: Pairwise<T>,
-        parts: &[usize],
+        slices: &Slices,
     ) -> Result<(Vec<T>, Vec<T>)> {
         own.complete()?;
         let Share { count, world, rank } = own.share();
         let len = own.len();
-        let lists: Vec<Vec<Block>> = (0..world).map(|rank| blocks(range(count, world, rank))).collect();
+        let lists = (0..world).map(|rank| blocks(range(count, world, rank)));
         let mut rows = own.rows();
-        let mut reduced = Vec::with_capacity(parts[rank]);
-        let mut received = Vec::new();
-        let rounds = parts.iter().map(|part| part.div_ceil(self.piece)).max().unwrap_or(0);
-        for round in 0..rounds {
-            let cut = |place: std::ops::Range<usize>| {
-                let begin = place.end.min(place.start + round * self.piece);
-                begin..place.end.min(begin + self.piece)
+        let reduced = if slices.has_two_levels() {
+            let within = self.within_hosts(lists.collect(), rank, slices);
+            let of_host = self.joined(engine, &within, &rows)?;
+            let across = self.across_hosts(count, rank, slices);
+            self.summed(engine, &across, &of_host, slices.of(rank).len())?
+        } else {
+            let lists: Vec<Vec<Block>> = lists.collect();
+            let stage = Stage {
+                peers: (0..world).collect(),
+                own: rank,
+                parts: (0..world).map(|rank| slices.of(rank)).collect(),
+                levels: most_rows(&lists),
+                lists,
+                rounds: slices.longest().div_ceil(self.piece),
             };
-            let cuts: Vec<_> = places(parts).into_iter().map(cut).collect();
-            let width = cuts[rank].len();
-            received.resize(width * lists.iter().map(Vec::len).sum::<usize>(), T::zeroed());
-            for level in 0..lists.iter().map(Vec::len).max().unwrap_or(0) {
-                let row = rows.get(level);
-                let send: Vec<&[u8]> = cuts
-                    .iter()
-                    .map(|cut| row.map_or(&[] as &[u8], |row| bytemuck::cast_slice(&row[cut.clone()])))
-                    .collect();
-                let mut receive = one_row_of_each(&mut received, width, &lists, level);
-                engine.all_to_all(&send, &mut receive)?;
-            }
-            add_rows(&mut received, width, &lists.concat(), &mut reduced);
-        }
-
+            self.summed(engine, &stage, &rows, slices.of(rank).len())?
+        };
         let whole = if rows.is_empty() { vec![T::zeroed(); len] } else { rows.swap_remove(0) };
         Ok((reduced, whole))
+    }
+
+    fn within_hosts(self, lists: Vec<Vec<Block>>, rank: usize, slices: &Slices) -> Stage {
+        let peers = slices.on_host(rank);
+        let longest = peers.iter().map(|peer| slices.part(*peer).len()).max().unwrap_or(0);
+        Stage {
+            own: rank - peers[0],
+            parts: peers.iter().map(|peer| slices.part(*peer)).collect(),
+            levels: most_rows(&lists),
+            lists: peers.iter().map(|peer| lists[*peer].clone()).collect(),
+            rounds: longest.div_ceil(self.piece),
+            peers,
+        }
+    }
+
+    fn across_hosts(self, count: u64, rank: usize, slices: &Slices) -> Stage {
+        let peers = slices.across(rank);
+        let lists: Vec<Vec<Block>> =
+            (0..slices.hosts()).map(|host| blocks(range(count, slices.hosts(), host))).collect();
+        let begin = slices.part(rank).start;
+        let of_part = |slice: Range<usize>| slice.start - begin..slice.end - begin;
+        Stage {
+            own: rank / slices.on_host(rank).len(),
+            parts: peers.iter().map(|peer| of_part(slices.of(*peer))).collect(),
+            levels: most_rows(&lists),
+            lists,
+            rounds: slices.longest().div_ceil(self.piece),
+            peers,
+        }
+    }
+
+    /// This rank's part of the sum over a stage's ranks.
+    fn summed<T: Number>(
+        self,
+        engine: &mut dyn Engine,
+        stage: &Stage,
+        rows: &[Vec<T>],
+        len: usize,
+    ) -> Result<Vec<T>> {
+        let (mut sum, order) = (Vec::with_capacity(len), stage.lists.concat());
+        self.pass(engine, stage, rows, |received, width| add_rows(received, width, &order, &mut sum))?;
+        Ok(sum)
+    }
+
+    /// This rank's part of the rows that all ranks of a stage would have as one rank.
+    fn joined<T: Number>(
+        self,
+        engine: &mut dyn Engine,
+        stage: &Stage,
+        rows: &[Vec<T>],
+    ) -> Result<Vec<Vec<T>>> {
+        let (mut joined, order) = (Vec::<Vec<T>>::new(), stage.lists.concat());
+        self.pass(engine, stage, rows, |received, width| {
+            let rows = join_rows(received, width, &order).rows();
+            joined.resize_with(rows.len(), Vec::new);
+            for (joined, row) in joined.iter_mut().zip(rows) {
+                joined.extend_from_slice(&received[row * width..][..width]);
+            }
+        })?;
+        Ok(joined)
+    }
+
+    /// Sends each peer its part of every row. `take` gets all rows of this rank's part, a piece at a time.
+    fn pass<T: Number>(
+        self,
+        engine: &mut dyn Engine,
+        stage: &Stage,
+        rows: &[Vec<T>],
+        mut take: impl FnMut(&mut [T], usize),
+    ) -> Result<()> {
+        let Stage { peers, own, parts, lists, .. } = stage;
+        let mut received = Vec::new();
+        for round in 0..stage.rounds {
+            let cut = |part: &Range<usize>| {
+                let begin = part.end.min(part.start + round * self.piece);
+                begin..part.end.min(begin + self.piece)
+            };
+            let cuts: Vec<_> = parts.iter().map(cut).collect();
+            let width = cuts[*own].len();
+            received.resize(width * lists.iter().map(Vec::len).sum::<usize>(), T::zeroed());
+            for level in 0..stage.levels {
+                let mut send: Vec<&[u8]> = vec![&[]; engine.world()];
+                if let Some(row) = rows.get(level) {
+                    for (peer, cut) in peers.iter().zip(&cuts) {
+                        send[*peer] = bytemuck::cast_slice(&row[cut.clone()]);
+                    }
+                }
+                let mut receive = nothing_of_each(engine.world());
+                let of_peers = one_row_of_each(&mut received, width, lists, level);
+                for (peer, row) in peers.iter().zip(of_peers) {
+                    receive[*peer] = row;
+                }
+                engine.all_to_all(&send, &mut receive)?;
+            }
+            take(&mut received, width);
+        }
+        Ok(())
     }
 }
 
@@ -107,22 +223,62 @@ impl Exchange for Exact {
         self.sum_of(engine, own)
     }
 
-    fn reduce_scatter(
-        &mut self,
-        engine: &mut dyn Engine,
-        own: Pairwise,
-        parts: &[usize],
-    ) -> Result<Vec<f32>> {
-        let (_, world) = check_place(engine, &own)?;
-        check_parts(parts, world, own.len())?;
-        if world == 1 {
-            return own.fold();
-        }
-        Ok(self.reduce(engine, own, parts)?.0)
-    }
-
     /// A sum depends on its own contributions alone.
     fn settle(&mut self, _committed: bool) {}
+}
+
+fn most_rows(lists: &[Vec<Block>]) -> usize {
+    lists.iter().map(Vec::len).max().unwrap_or(0)
+}
+
+pub(crate) fn nothing_of_each<'a>(world: usize) -> Vec<&'a mut [u8]> {
+    (0..world).map(|_| &mut [] as &mut [u8]).collect()
+}
+
+/// Fills the slices of other ranks: over the network once per host, then within each host.
+pub(crate) fn gather<T: Pod>(engine: &mut dyn Engine, whole: &mut [T], slices: &Slices) -> Result<()> {
+    let rank = engine.rank();
+    if slices.has_two_levels() {
+        gather_among(engine, whole, slices.across(rank).into_iter().map(|peer| (peer, slices.of(peer))))?;
+        return gather_among(
+            engine,
+            whole,
+            slices.on_host(rank).into_iter().map(|peer| (peer, slices.part(peer))),
+        );
+    }
+    let mut rest = bytemuck::cast_slice_mut(whole);
+    let mut parts: Vec<&mut [u8]> = Vec::with_capacity(engine.world());
+    for rank in 0..engine.world() {
+        let (part, others) = std::mem::take(&mut rest).split_at_mut(slices.of(rank).len() * size_of::<T>());
+        parts.push(part);
+        rest = others;
+    }
+    engine.all_gather(&mut parts)
+}
+
+/// Fills the parts of other peers, which lie in order.
+fn gather_among<T: Pod>(
+    engine: &mut dyn Engine,
+    whole: &mut [T],
+    peers: impl Iterator<Item = (usize, Range<usize>)>,
+) -> Result<()> {
+    let (mut rest, mut begin, mut own): (_, _, &[u8]) = (whole, 0, &[]);
+    let (mut others, mut receive) = (Vec::new(), nothing_of_each(engine.world()));
+    for (peer, part) in peers {
+        let (_, from) = std::mem::take(&mut rest).split_at_mut(part.start - begin);
+        let (bytes, after) = from.split_at_mut(part.len());
+        (rest, begin) = (after, part.end);
+        let bytes = bytemuck::cast_slice_mut(bytes);
+        if peer == engine.rank() {
+            own = bytes;
+        } else {
+            others.push(peer);
+            receive[peer] = bytes;
+        }
+    }
+    let mut send: Vec<&[u8]> = vec![&[]; engine.world()];
+    others.into_iter().for_each(|peer| send[peer] = own);
+    engine.all_to_all(&send, &mut receive)
 }
 
 /// Places for row `level` of each rank; empty for ranks with fewer rows.
@@ -143,23 +299,31 @@ fn one_row_of_each<'a, T: Number>(
     receive
 }
 
-/// Appends the sum of rows of `width` elements, in tree order; zeros without rows.
-pub(crate) fn add_rows<T: Number>(rows: &mut [T], width: usize, order: &[Block], sum: &mut Vec<T>) {
-    let mut add = |left: &mut usize, right: usize| {
-        let (before, after) = rows.split_at_mut(right * width);
-        add_to(&mut before[*left * width..][..width], &after[..width]);
-    };
+/// Adds rows of `width` elements that are neighbours in the tree.
+fn join_rows<T: Number>(rows: &mut [T], width: usize, order: &[Block]) -> Tree<usize> {
     let mut tree = Tree::new();
     for (row, block) in order.iter().enumerate() {
-        tree.push(*block, row, &mut add);
+        tree.push(*block, row, |left, right| add_row(rows, width, *left, right));
     }
-    match tree.finish(add) {
+    tree
+}
+
+fn add_row<T: Number>(rows: &mut [T], width: usize, left: usize, right: usize) {
+    let (before, after) = rows.split_at_mut(right * width);
+    add_to(&mut before[left * width..][..width], &after[..width]);
+}
+
+/// Appends the sum of rows of `width` elements, in tree order; zeros without rows.
+pub(crate) fn add_rows<T: Number>(rows: &mut [T], width: usize, order: &[Block], sum: &mut Vec<T>) {
+    let tree = join_rows(rows, width, order);
+    match tree.finish(|left: &mut usize, right| add_row(rows, width, *left, right)) {
         Some(row) => sum.extend_from_slice(&rows[row * width..][..width]),
         None => sum.resize(sum.len() + width, T::zeroed()),
     }
 }
 
-pub(crate) fn all_gather(engine: &mut dyn Engine, bytes: &mut [u8], parts: &[usize]) -> Result<()> {
+/// Fills the other ranks' parts of `bytes`. `parts` has the bytes of each.
+pub fn all_gather(engine: &mut dyn Engine, bytes: &mut [u8], parts: &[usize]) -> Result<()> {
     check_parts(parts, engine.world(), bytes.len())?;
     let mut rest = bytes;
     let mut split = |part: &usize| {

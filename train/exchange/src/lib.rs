@@ -29,7 +29,7 @@
 //!
 //! | | bytes that each of `n` ranks sends for `b` bytes of gradients | result |
 //! |---|---|---|
-//! | [`Exact`] | `2 (n - 1) / n × b` each step | the bits of one rank, see [`Pairwise`] |
+//! | [`Exact`] | `2 (n - 1) / n × b` each step; over the network `1 / k` of it with `k` ranks a host | the bits of one rank, see [`Pairwise`] |
 //! | [`OneBit`] | a 30th of that, after a warm-up | close to exact over many steps |
 //! | [`Outer`] | as `Exact`, every so many steps | local steps and an outer optimizer |
 //!
@@ -43,6 +43,7 @@
 //!
 //! All machines need the same byte order.
 
+mod bucket;
 mod counted;
 mod engine;
 mod error;
@@ -54,6 +55,7 @@ mod one_bit;
 mod pairwise;
 mod periodic;
 mod share;
+mod slices;
 pub mod threads;
 mod waiting;
 mod watchdog;
@@ -61,7 +63,7 @@ mod watchdog;
 pub use counted::{Costs, Counted};
 pub use engine::{Alone, Engine};
 pub use error::{Call, Error, Result};
-pub use exact::{Exact, Exchange};
+pub use exact::{Exact, Exchange, all_gather};
 #[cfg(unix)]
 pub use mpi::{Mpi, open_mpi_version};
 pub use one_bit::{BLOCK, OneBit, Residuals};

@@ -18,7 +18,7 @@ mod pack;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::exact::{Exact, Exchange, add_rows, all_gather, check_parts, check_place};
+use crate::exact::{Exact, Exchange, add_rows, all_gather, check_place};
 use crate::pairwise::{Block, Pairwise};
 use crate::share::{even, places};
 
@@ -161,81 +161,74 @@ impl OneBit {
     }
 }
 
-fn reduce(
-    engine: &mut dyn Engine,
-    feedback: &mut Feedback,
-    row: &[f32],
-    parts: &[usize],
-    rank: usize,
-) -> Result<Vec<f32>> {
-    let packed = |place: std::ops::Range<usize>| {
-        let mut bytes = Vec::with_capacity(packed_len(place.len()));
-        feedback.pack(place.start, &row[place], &mut bytes);
-        bytes
-    };
+impl OneBit {
+    /// Sums several buffers in one round, each as [`sum`](Exchange::sum) does.
+    pub fn sum_all(engine: &mut dyn Engine, buffers: Vec<(&mut Self, Pairwise)>) -> Result<Vec<Vec<f32>>> {
+        let (rank, world) = (engine.rank(), engine.world());
+        if world == 1 || buffers.iter().any(|(buffer, _)| buffer.warm_up > 0) {
+            return buffers.into_iter().map(|(buffer, own)| buffer.sum(engine, own)).collect();
+        }
 
-    let send: Vec<Vec<u8>> = places(parts).into_iter().map(packed).collect();
-    let width = parts[rank];
-    let mut received = vec![0; packed_len(width) * parts.len()];
-    let send: Vec<&[u8]> = send.iter().map(Vec::as_slice).collect();
+        let mut open = Vec::with_capacity(buffers.len());
+        for (buffer, own) in buffers {
+            let place = buffer.check(engine, &own)?;
+            let parts = places(&even(own.len(), world));
+            open.push((buffer.state(place)?, own.fold()?, parts));
+        }
 
-    if width == 0 {
-        let mut nothing: Vec<&mut [u8]> = parts.iter().map(|_| -> &mut [u8] { &mut [] }).collect();
-        engine.all_to_all(&send, &mut nothing)?;
-        return Ok(Vec::new());
+        let mut send = vec![Vec::new(); world];
+        for (state, row, parts) in &mut open {
+            for (bytes, part) in send.iter_mut().zip(parts) {
+                state.own.pack(part.start, &row[part.clone()], bytes);
+            }
+        }
+        let lens: Vec<usize> = (0..world)
+            .map(|rank| open.iter().map(|(_, _, parts)| packed_len(parts[rank].len())).sum())
+            .collect();
+        let mut received = vec![vec![0; lens[rank]]; world];
+        let send: Vec<&[u8]> = send.iter().map(Vec::as_slice).collect();
+        let mut receive: Vec<&mut [u8]> = received.iter_mut().map(Vec::as_mut_slice).collect();
+        engine.all_to_all(&send, &mut receive)?;
+
+        let order: Vec<Block> = (0..world as u64).map(|index| Block { level: 0, index }).collect();
+        let (mut sums, mut begin) = (Vec::with_capacity(lens[rank]), 0);
+        for (state, _, parts) in &mut open {
+            let width = parts[rank].len();
+            let packed = begin..begin + packed_len(width);
+            let mut rows = vec![0.0; width * world];
+            for (row, bytes) in rows.chunks_exact_mut(width.max(1)).zip(&received) {
+                unpack(&bytes[packed.clone()], row);
+            }
+            let mut sum = Vec::with_capacity(width);
+            add_rows(&mut rows, width, &order, &mut sum);
+            state.part.pack(0, &sum, &mut sums);
+            begin = packed.end;
+        }
+
+        let mut all = vec![0; lens.iter().sum()];
+        let of_ranks = places(&lens);
+        all[of_ranks[rank].clone()].copy_from_slice(&sums);
+        all_gather(engine, &mut all, &lens)?;
+        for (rank, bytes) in of_ranks.into_iter().enumerate() {
+            let mut rest = &all[bytes];
+            for (_, row, parts) in &mut open {
+                let part = parts[rank].clone();
+                let (packed, others) = rest.split_at(packed_len(part.len()));
+                unpack(packed, &mut row[part]);
+                rest = others;
+            }
+        }
+        Ok(open.into_iter().map(|(_, row, _)| row).collect())
     }
-
-    let mut receive: Vec<&mut [u8]> = received.chunks_exact_mut(packed_len(width)).collect();
-    engine.all_to_all(&send, &mut receive)?;
-    let mut rows = vec![0.0; width * parts.len()];
-    for (row, bytes) in rows.chunks_exact_mut(width).zip(received.chunks_exact(packed_len(width))) {
-        unpack(bytes, row);
-    }
-
-    let order: Vec<Block> = (0..parts.len() as u64).map(|index| Block { level: 0, index }).collect();
-    let mut sum = Vec::with_capacity(width);
-    add_rows(&mut rows, width, &order, &mut sum);
-    Ok(sum)
 }
 
 impl Exchange for OneBit {
     fn sum(&mut self, engine: &mut dyn Engine, own: Pairwise) -> Result<Vec<f32>> {
-        let (rank, world) = self.check(engine, &own)?;
+        let (_, world) = self.check(engine, &own)?;
         if world == 1 || self.warm_up > 0 {
             return self.exact.sum(engine, own);
         }
-
-        let mut row = own.fold()?;
-        let parts = even(self.len, world);
-        let state = self.state((rank, world))?;
-        let reduced = reduce(engine, &mut state.own, &row, &parts, rank)?;
-        let packed: Vec<usize> = parts.iter().map(|part| packed_len(*part)).collect();
-        let mut bytes = Vec::new();
-        state.part.pack(0, &reduced, &mut bytes);
-        let mut all = vec![0; packed.iter().sum()];
-        all[places(&packed)[rank].clone()].copy_from_slice(&bytes);
-        all_gather(engine, &mut all, &packed)?;
-        for (place, bytes) in places(&parts).into_iter().zip(places(&packed)) {
-            unpack(&all[bytes], &mut row[place]);
-        }
-        Ok(row)
-    }
-
-    /// The part is not compressed again.
-    fn reduce_scatter(
-        &mut self,
-        engine: &mut dyn Engine,
-        own: Pairwise,
-        parts: &[usize],
-    ) -> Result<Vec<f32>> {
-        let (rank, world) = self.check(engine, &own)?;
-        check_parts(parts, world, self.len)?;
-        if world == 1 || self.warm_up > 0 {
-            return self.exact.reduce_scatter(engine, own, parts);
-        }
-        let row = own.fold()?;
-        let state = self.state((rank, world))?;
-        reduce(engine, &mut state.own, &row, parts, rank)
+        Ok(Self::sum_all(engine, vec![(self, own)])?.swap_remove(0))
     }
 
     fn settle(&mut self, committed: bool) {

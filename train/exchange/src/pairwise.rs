@@ -79,6 +79,11 @@ impl<I> Tree<I> {
         self.stack.push(top);
     }
 
+    /// What is left, in order.
+    pub(crate) fn rows(self) -> Vec<I> {
+        self.stack.into_iter().map(|(_, item)| item).collect()
+    }
+
     pub(crate) fn finish(mut self, mut add: impl FnMut(&mut I, I)) -> Option<I> {
         let (_, mut sum) = self.stack.pop()?;
         while let Some((_, mut left)) = self.stack.pop() {
@@ -153,6 +158,21 @@ impl<T: Number> Pairwise<T> {
             return Ok(());
         }
         Err(Error::Contributions { rank, world, count, expected, found })
+    }
+
+    /// One sum of all buffers, which have the same share.
+    pub(crate) fn beside(buffers: Vec<Self>) -> Result<Self> {
+        for buffer in &buffers {
+            buffer.complete()?;
+        }
+        let joined = buffers.into_iter().reduce(|mut left, right| {
+            left.len += right.len;
+            for ((_, row), (_, more)) in left.blocks.iter_mut().zip(right.blocks) {
+                row.extend_from_slice(&more);
+            }
+            left
+        });
+        joined.ok_or(Error::Length { what: "a list of buffers", expected: 1, found: 0 })
     }
 
     pub(crate) fn rows(self) -> Vec<Vec<T>> {

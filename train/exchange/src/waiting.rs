@@ -8,7 +8,14 @@ use crate::error::Call;
 
 /// A view of an engine's present call, for another thread.
 #[derive(Debug, Clone, Default)]
-pub struct Waiting(Arc<Mutex<Option<Wait>>>);
+pub struct Waiting(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    wait: Option<Wait>,
+    /// The present or next call may take any time.
+    is_excused: bool,
+}
 
 #[derive(Debug)]
 struct Wait {
@@ -55,8 +62,8 @@ impl fmt::Display for Overdue {
 impl Waiting {
     /// The present call, if it has lasted for `limit`.
     pub fn overdue(&self, limit: Duration) -> Option<Overdue> {
-        let wait = self.lock();
-        let Wait { call, rank, since, missing } = wait.as_ref()?;
+        let state = self.lock();
+        let Wait { call, rank, since, missing } = state.wait.as_ref().filter(|_| !state.is_excused)?;
         let waited = since.elapsed();
         let overdue = || Overdue { call: *call, rank: *rank, missing: missing.clone(), waited };
         (waited >= limit).then(overdue)
@@ -64,28 +71,33 @@ impl Waiting {
 
     pub(crate) fn begin(&self, call: Call, rank: usize, missing: impl Iterator<Item = usize>) {
         let missing = missing.filter(|peer| *peer != rank).collect();
-        *self.lock() = Some(Wait { call, rank, since: Instant::now(), missing });
+        self.lock().wait = Some(Wait { call, rank, since: Instant::now(), missing });
     }
 
     /// Sets the awaited ranks; the call's clock runs on.
     pub(crate) fn wait_for(&self, peers: Vec<usize>) {
-        if let Some(wait) = self.lock().as_mut() {
+        if let Some(wait) = &mut self.lock().wait {
             wait.missing = peers;
         }
     }
 
     pub(crate) fn arrived(&self, peer: usize) {
-        if let Some(wait) = self.lock().as_mut() {
+        if let Some(wait) = &mut self.lock().wait {
             wait.missing.retain(|missing| *missing != peer);
         }
     }
 
     pub(crate) fn end(&self) {
-        *self.lock() = None;
+        *self.lock() = State::default();
+    }
+
+    /// Until the end of the next call, no call is overdue: another rank has announced work of its own.
+    pub(crate) fn excuse_next_call(&self) {
+        self.lock().is_excused = true;
     }
 
     /// Every change leaves valid contents, so a poisoned lock is usable.
-    fn lock(&self) -> MutexGuard<'_, Option<Wait>> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -105,6 +117,17 @@ mod tests {
         assert_eq!(waiting.overdue(Duration::from_hours(1)), None);
         waiting.end();
         assert_eq!(waiting.overdue(Duration::ZERO), None);
+    }
+
+    #[test]
+    fn a_call_after_an_announced_pause_is_never_overdue_and_later_ones_are() {
+        let waiting = Waiting::default();
+        waiting.excuse_next_call();
+        waiting.begin(Call::Barrier, 1, 0..2);
+        assert_eq!(waiting.overdue(Duration::ZERO), None);
+        waiting.end();
+        waiting.begin(Call::Barrier, 1, 0..2);
+        assert!(waiting.overdue(Duration::ZERO).is_some());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Name and dimensions choose the rule.
 
 mod adoption;
+mod gather;
 mod host;
 mod moments;
 mod muon;
@@ -182,7 +183,7 @@ impl<I: Managed> Optimizer<I> {
         model: Gpt<B>,
         ranks: &mut Ranks,
     ) -> (Gpt<B>, anyhow::Result<()>) {
-        let (model, outcome) = owners::gathered(&self.owners, self.host.as_mut(), model, ranks);
+        let (model, outcome) = gather::gathered(&self.owners, self.host.as_mut(), model, ranks);
         let settled = if self.owners.are_sharded() { self.settle() } else { Ok(()) };
         (model, outcome.and(settled))
     }

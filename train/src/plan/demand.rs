@@ -111,8 +111,11 @@ impl Exchanged {
         }
         // New host weights cross the link anyway.
         let own = share(on_device);
+        let to_owners = gradients.sent / 2 + others * share(on_device + placement.weight_bytes());
+        // At most: slices take a detour where more than two ranks own unequal parts.
+        let detour = if ranks > 2 { share(to_owners) } else { 0 };
         Self {
-            sent: gradients.sent / 2 + others * share(on_device + placement.weight_bytes()),
+            sent: to_owners + detour,
             link_in: own + others * own,
             link_out: gradients.link_out + own,
             residuals,

@@ -77,6 +77,7 @@ impl DescribedMachine {
             disk_free: None,
             measurement: None,
             other_ranks: 0,
+            network_bytes_per_second: None,
         })
     }
 }
@@ -149,6 +150,13 @@ fn size(text: &str) -> Option<u64> {
     }
 }
 
+/// Bytes per second of a link between ranks, such as 10Gbit/s or 1.2GB/s.
+pub(crate) fn link_between(text: &str) -> Result<f64, String> {
+    let bits = speed(text, "bit/s").map(|bits| bits / 8.0);
+    bits.or_else(|| speed(text, "B/s"))
+        .ok_or_else(|| format!("`{text}` is no speed such as 10Gbit/s or 1.2GB/s"))
+}
+
 fn speed(text: &str, unit: &str) -> Option<f64> {
     let number = text.strip_suffix(unit)?.trim_end();
     let scales = [("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15)];
@@ -164,6 +172,12 @@ mod tests {
 
     fn described(text: &str) -> DescribedMachine {
         text.parse().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn a_link_between_ranks_is_given_in_bits_or_in_bytes() {
+        assert_eq!([link_between("10Gbit/s"), link_between("1.25 GB/s")], [Ok(1.25e9), Ok(1.25e9)]);
+        assert!(link_between("10Gb").is_err_and(|error| error.contains("`10Gb` is no speed")));
     }
 
     fn toy(set: &[&str]) -> Config {

@@ -29,6 +29,8 @@ pub(crate) struct Machine {
     pub(crate) disk_free: Option<u64>,
     /// Other processes, each with an equal device.
     pub(crate) other_ranks: usize,
+    /// Speed between any two of them, in each direction.
+    pub(crate) network_bytes_per_second: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -24,7 +24,7 @@ mod tests;
 mod together;
 
 pub(crate) use choice::placed;
-pub(crate) use described_machine::DescribedMachine;
+pub(crate) use described_machine::{DescribedMachine, link_between};
 pub(crate) use machine::{Machine, Measurement};
 pub(crate) use measured::Measured;
 pub(crate) use states_on_disk::StatesOnDisk;
@@ -68,6 +68,8 @@ pub(crate) struct Plan {
     pub(crate) bytes_in_per_step: u64,
     pub(crate) bytes_out_per_step: u64,
     pub(crate) bytes_sent_per_step: u64,
+    /// Beside arithmetic; `None` without the speed between ranks.
+    pub(crate) send_seconds: Option<f64>,
     /// Host bytes outside the budget: residuals, outer optimizer, gradients in flight.
     pub(crate) residual_bytes: u64,
     #[serde(skip)]
@@ -343,6 +345,7 @@ impl Plan {
             bytes_in_per_step: bytes_in,
             bytes_out_per_step: bytes_out,
             bytes_sent_per_step: exchanged.sent,
+            send_seconds: machine.network_bytes_per_second.map(|speed| exchanged.sent as f64 / speed),
             residual_bytes: exchanged.residuals,
             ranks: config.ranks.clone(),
             compute_seconds,

@@ -227,9 +227,12 @@ impl Plan {
             ],
         };
 
+        let time = match (self.send_seconds, self.machine.network_bytes_per_second) {
+            (Some(seconds), Some(speed)) => format!("{} at {}", duration(seconds), si(speed, "B/s")),
+            _ => "whose time --link-between shows".to_owned(),
+        };
         let text = format!(
-            "{ranks}, each with at most {most} of {all} micro-batches; {sent} sent by each per step{after}, whose time is not \
-             known here{beside}"
+            "{ranks}, each with at most {most} of {all} micro-batches; {sent} sent by each per step{after}, {time}{beside}"
         );
         (ranks > 1).then_some(("ranks", text))
     }

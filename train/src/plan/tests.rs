@@ -50,6 +50,7 @@ fn card(budget: u64) -> Machine {
         measurement: None,
         shares_host: false,
         other_ranks: 0,
+        network_bytes_per_second: None,
     }
 }
 
@@ -113,13 +114,18 @@ fn each_rank_holds_its_share_and_sends_it_to_the_others() {
     assert_eq!(state(&shared), state(&alone));
     let divided = plan("gpt-1.5b", &["train.accumulate=8", "memory.shard=true"], &four);
     assert_eq!(state(&divided), state(&alone).div_ceil(4));
-    assert_eq!(divided.bytes_sent_per_step, 3 * XL + 3 * XL);
+    assert_eq!(divided.bytes_sent_per_step, (3 * XL + 3 * XL) * 5 / 4);
     // With several micro-batches all sums wait; with one, the owner's.
     let gradients = |plan: &Plan| held(plan, "gradients").bytes;
     assert_eq!((gradients(&shared), gradients(&divided)), (4 * XL, 4 * XL));
     let once = plan("gpt-1.5b", &["train.accumulate=4", "memory.shard=true"], &four);
     assert_eq!(gradients(&once), XL);
     assert!(divided.to_string().contains("4, each with at most 2 of 8 micro-batches"), "{divided}");
+
+    let linked = Machine { network_bytes_per_second: Some(1.25e9), ..four };
+    let linked = plan("gpt-1.5b", &["train.accumulate=8"], &linked);
+    assert_eq!(linked.send_seconds, Some(6.0 * XL as f64 / 1.25e9));
+    assert!(linked.to_string().contains("sent by each per step, 30 s at 1.25 GB/s; "), "{linked}");
 }
 
 #[test]
@@ -136,15 +142,15 @@ fn sharding_divides_a_host_optimizers_memory_over_the_ranks() {
     assert_eq!(whole.optimizer_host_bytes, 12 * XL + 4 * XL + leaving);
     assert_eq!(divided.optimizer_host_bytes, (12 * XL + 4 * XL) / 4 + leaving);
     assert_eq!(divided.optimizer_step_bytes, whole.optimizer_step_bytes.div_ceil(4));
-    assert_eq!((whole.bytes_sent_per_step, divided.bytes_sent_per_step), (6 * XL, 3 * XL + 3 * XL));
+    assert_eq!((whole.bytes_sent_per_step, divided.bytes_sent_per_step), (6 * XL, (3 * XL + 3 * XL) * 5 / 4));
 
     // Two-byte weights, except tables and vectors.
     let narrow = of(&["memory.shard=true", "model.compute=bf16"]).bytes_sent_per_step;
     let wide = divided.bytes_sent_per_step;
-    assert!(narrow < wide - XL && narrow > wide - 3 * XL / 2, "{narrow} {wide}");
+    assert!(narrow < wide - XL * 5 / 4 && narrow > wide - 15 * XL / 8, "{narrow} {wide}");
 
     let tiles = of(&["memory.shard=true", "model.compute=bf16", "memory.stream=fp8"]).bytes_sent_per_step;
-    assert!(tiles < narrow - XL / 2 && tiles > narrow - 3 * XL / 4, "{tiles} {narrow}");
+    assert!(tiles < narrow - XL * 5 / 8 && tiles > narrow - 15 * XL / 16, "{tiles} {narrow}");
 }
 
 #[test]
@@ -162,7 +168,7 @@ fn one_bit_ranks_send_under_a_thirtieth_and_keep_residuals() {
     assert!(
         one_bit
             .to_string()
-            .contains("per step after 7 exact steps, whose time is not known here; residuals take"),
+            .contains("per step after 7 exact steps, whose time --link-between shows; residuals take"),
         "{one_bit}"
     );
 

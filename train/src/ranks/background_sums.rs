@@ -28,7 +28,12 @@ pub(crate) struct Job {
     pub(crate) place: usize,
     /// The rank that receives the sum; `None` for all.
     pub(crate) owner: Option<usize>,
+    /// The bucket is summed now.
+    pub(crate) ends_bucket: bool,
 }
+
+/// Sums of a bucket's jobs.
+pub(crate) type Summed = exchange::Result<Vec<Vec<f32>>>;
 
 struct Returned {
     /// Never dropped after a failure: see [`Ranks::end`].
@@ -37,10 +42,10 @@ struct Returned {
 }
 
 impl Ranks {
-    /// Begins sums, each made by `sum`. No other call may run until they [end](Self::end_sums).
+    /// Begins sums, each bucket's made by `sum`. No other call may run until they [end](Self::end_sums).
     pub(crate) fn begin_sums(
         &mut self,
-        mut sum: impl FnMut(&mut dyn Engine, Job) -> exchange::Result<Vec<f32>> + Send + 'static,
+        mut sum: impl FnMut(&mut dyn Engine, Vec<Job>) -> Summed + Send + 'static,
     ) -> anyhow::Result<BackgroundSums> {
         let engine = self.engine.take().context(LEFT)?;
         self.costs = engine.costs();
@@ -48,18 +53,25 @@ impl Ranks {
         let (jobs, waiting) = channel::<Job>();
         let (done, sums) = channel();
         let summing = move || {
-            let mut outcome = Ok(());
+            let (mut outcome, mut bucket) = (Ok(()), Vec::new());
             for job in waiting {
-                let summed = outcome.clone().and_then(|()| sum(engine.as_mut(), job));
-                let numbers = match summed {
-                    Ok(numbers) => Some(numbers),
+                let is_whole = job.ends_bucket;
+                bucket.push(job);
+                if !is_whole {
+                    continue;
+                }
+                let bucket = std::mem::take(&mut bucket);
+                let count = bucket.len();
+                let summed = outcome.clone().and_then(|()| sum(engine.as_mut(), bucket));
+                let sums = match summed {
+                    Ok(sums) => sums.into_iter().map(Some).collect(),
                     Err(error) => {
                         outcome = Err(error);
-                        None
+                        vec![None; count]
                     }
                 };
                 // A receiver that is gone has failed.
-                _ = done.send(numbers);
+                sums.into_iter().for_each(|sum| _ = done.send(sum));
             }
             Returned { engine, outcome }
         };
@@ -89,7 +101,7 @@ impl BackgroundSums {
         _ = self.jobs.send(job);
     }
 
-    /// Waits for the next sum; `None` after a failure, empty on ranks that do not own the parameter.
+    /// Waits for the next sum, whose bucket must be whole; `None` after a failure, empty on ranks that do not own the parameter.
     pub(crate) fn take(&self) -> Option<Vec<f32>> {
         let begun = Instant::now();
         let sum = self.sums.recv().ok().flatten();
@@ -159,10 +171,12 @@ mod tests {
             let stood = |ranks: &Ranks| ranks.spent().expect("two ranks").stood;
             assert!(ranks.all(true).expect("no fault"));
             assert_eq!(stood(&ranks), CALL);
-            let exact = |engine: &mut dyn Engine, job: Job| Exact::default().sum(engine, job.own);
+            let exact = |engine: &mut dyn Engine, mut bucket: Vec<Job>| {
+                Exact::default().sum(engine, bucket.remove(0).own).map(|sum| vec![sum])
+            };
             let sums = ranks.begin_sums(exact).expect("no fault");
             let own = Pairwise::of_sums(ranks.share(2), 1, vec![vec![1.5]]).expect("one each");
-            sums.submit(Job { own, place: 0, owner: None });
+            sums.submit(Job { own, place: 0, owner: None, ends_bucket: true });
             assert_eq!(stood(&ranks), CALL, "nobody waits");
             assert_eq!(sums.take(), Some(vec![3.0]));
             ranks.end_sums(sums).expect("no fault");

@@ -1,7 +1,8 @@
 //! Messages other than gradients: votes, rank 0's bytes, losses.
 
 use anyhow::{Context, bail, ensure};
-use exchange::{Engine, Exact, Exchange};
+use bytemuck::Pod;
+use exchange::{Engine, Exact};
 use runs::BadInput;
 
 use super::Ranks;
@@ -78,6 +79,27 @@ impl Ranks {
         self.heard(gathered).with_context(|| format!("receiving from rank {rank}"))
     }
 
+    /// Fills `bytes` from the ranks that own their parts, one after the other; `owned` has each rank's bytes.
+    pub(crate) fn gather_owned(&mut self, bytes: &mut [u8], owned: &[usize]) -> anyhow::Result<()> {
+        let exact = Exact::default().on_hosts_of(self.on_host());
+        let gathered = exact.gather_owned(self.engine()?, bytes, owned);
+        self.heard(gathered).context("gathering what each rank owns")
+    }
+
+    /// Rank 0 receives the `bytes` of `rank`, another one. The others receive nothing.
+    pub(crate) fn send_to_lead(&mut self, rank: usize, bytes: &mut [u8]) -> anyhow::Result<()> {
+        let (own, world) = (self.rank(), self.world());
+        let mut send: Vec<&[u8]> = vec![&[]; world];
+        let mut receive: Vec<&mut [u8]> = (0..world).map(|_| &mut [] as &mut [u8]).collect();
+        if own == rank {
+            send[0] = bytes;
+        } else if own == 0 {
+            receive[rank] = bytes;
+        }
+        let sent = self.engine()?.all_to_all(&send, &mut receive);
+        self.heard(sent).with_context(|| format!("receiving from rank {rank}"))
+    }
+
     pub(crate) fn call<T>(
         &mut self,
         call: impl FnOnce(&mut dyn Engine) -> anyhow::Result<T>,
@@ -116,9 +138,21 @@ impl Ranks {
         all[range.start as usize..range.end as usize].copy_from_slice(&own);
         let bytes: Vec<usize> = lengths.iter().map(|length| length * size_of::<f32>()).collect();
         let all_bytes = bytemuck::cast_slice_mut(&mut all);
-        let gathered = Exact::default().all_gather(self.engine()?, all_bytes, &bytes);
+        let gathered = exchange::all_gather(self.engine()?, all_bytes, &bytes);
         self.heard(gathered).context("gathering the losses")?;
         Ok(all)
+    }
+
+    /// All ranks' items, in order. All living ranks succeed, or all fail.
+    pub(crate) fn joined<T: Pod>(&mut self, own: anyhow::Result<Vec<T>>) -> anyhow::Result<Vec<T>> {
+        if self.is_alone() {
+            return own;
+        }
+        let all_have = self.all(own.is_ok())?;
+        let own = own?;
+        ensure!(all_have, "another rank failed; its own messages say why");
+        let all = self.gathered(bytemuck::cast_slice(&own))?;
+        Ok(all.iter().flat_map(|bytes| bytemuck::pod_collect_to_vec::<u8, T>(bytes)).collect())
     }
 
     /// One number per parameter, from its owner. `own` are this rank's, in order.
@@ -131,8 +165,7 @@ impl Ranks {
         let mut by_owner = vec![0.0; owners.len()];
         by_owner[begin(rank)..][..found].copy_from_slice(own);
         let bytes: Vec<usize> = counts.iter().map(|count| count * size_of::<f64>()).collect();
-        let gathered =
-            Exact::default().all_gather(self.engine()?, bytemuck::cast_slice_mut(&mut by_owner), &bytes);
+        let gathered = exchange::all_gather(self.engine()?, bytemuck::cast_slice_mut(&mut by_owner), &bytes);
         self.heard(gathered).context("gathering what each rank has of its own")?;
         let mut next: Vec<usize> = (0..counts.len()).map(begin).collect();
         let in_order = owners.iter().map(|owner| {

@@ -1,6 +1,6 @@
 //! The ranks of a run: processes that share a step's micro-batches and take the same step.
 //!
-//! Only rank 0 evaluates, samples, saves and prints. All compare weights at the end
+//! Only rank 0 samples, saves and prints; all evaluate (`ranks_evaluate_together_to_the_bits_of_one`). All compare weights at the end
 //! (`ranks_that_end_with_other_weights_than_rank_0_are_an_error_of_all`). Each has its own GPU
 //! (`each_rank_takes_its_own_gpu_and_ends_with_the_bits_of_one`).
 
@@ -10,7 +10,7 @@ mod messages;
 mod state_file;
 mod survival;
 
-pub(crate) use background_sums::{BackgroundSums, Job};
+pub(crate) use background_sums::{BackgroundSums, Job, Summed};
 pub(crate) use launch::{RankArgs, launch};
 pub(crate) use state_file::{Kept, Pair, Pairs, SavedAt};
 pub(crate) use survival::Loss;
@@ -68,6 +68,13 @@ pub(crate) struct Spent {
     pub(crate) stood: Duration,
 }
 
+struct Host {
+    /// Ranks on this host, and this one's index among them.
+    local: (usize, usize),
+    /// Ranks on each host, if all have equally many with consecutive numbers; else 1.
+    of_each: usize,
+}
+
 pub(crate) struct Ranks {
     /// `None` after [`Ranks::end`] and in background sums.
     engine: ManuallyDrop<Option<Box<dyn Metered>>>,
@@ -80,8 +87,7 @@ pub(crate) struct Ranks {
     /// Time of background calls, and of waits for them.
     in_background: Duration,
     waited: Duration,
-    /// Ranks on this host, and this one's index among them.
-    local: (usize, usize),
+    host: Host,
     watchdog: Option<Watchdog>,
 }
 
@@ -101,7 +107,7 @@ impl Ranks {
             failed: None,
             in_background: Duration::ZERO,
             waited: Duration::ZERO,
-            local,
+            host: Host { local, of_each: 1 },
             watchdog: None,
         }
     }
@@ -125,11 +131,20 @@ impl Ranks {
         self.watchdog = self.engine.as_ref().and_then(|engine| engine.watchdog(patience));
     }
 
+    /// Announces that rank 0 works alone: the others' next call may last for any time.
+    pub(crate) fn expect_work_of_lead(&self) {
+        if let Some(watchdog) = self.watchdog.as_ref().filter(|_| !self.leads()) {
+            watchdog.excuse_next_call();
+        }
+    }
+
     #[cfg(unix)]
     fn over_mpi(place: Place) -> anyhow::Result<Self> {
         let engine = exchange::Mpi::open().context("joining the other ranks")?;
         place.agrees_with(&engine)?;
-        Ok(Self::over(engine, (place.local_world, place.local_rank)))
+        let mut ranks = Self::over(engine, (place.local_world, place.local_rank));
+        ranks.find_hosts()?;
+        Ok(ranks)
     }
 
     #[cfg(not(unix))]
@@ -160,8 +175,23 @@ impl Ranks {
         self.rank() == 0
     }
 
+    /// Sums cross the network once per host if ranks know who shares one.
+    fn find_hosts(&mut self) -> anyhow::Result<()> {
+        let (on_host, number) = self.host.local;
+        let is_in_turn = number == self.rank % on_host.max(1);
+        let own = (if is_in_turn { on_host as u64 } else { 0 }).to_le_bytes();
+        let all = self.gathered(&own)?;
+        let are_alike = is_in_turn && all.iter().all(|theirs| *theirs == own);
+        self.host.of_each = if are_alike { on_host } else { 1 };
+        Ok(())
+    }
+
+    pub(crate) fn on_host(&self) -> usize {
+        self.host.of_each
+    }
+
     pub(crate) fn local(&self) -> (usize, usize) {
-        self.local
+        self.host.local
     }
 
     /// The directory that rank 0 finds.
@@ -225,13 +255,22 @@ impl Ranks {
 #[cfg(test)]
 pub(crate) mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread::sleep;
 
     use exchange::threads::{self, Threads};
 
     use super::*;
     use crate::exit::is_bad_input;
 
-    impl Watched for Threads {}
+    static EXPIRED: AtomicUsize = AtomicUsize::new(0);
+
+    impl Watched for Threads {
+        fn watchdog(&self, patience: Duration) -> Option<Watchdog> {
+            let expired = |_| _ = EXPIRED.fetch_add(1, Ordering::Relaxed);
+            Some(Watchdog::start(self.waiting(), patience, expired))
+        }
+    }
 
     /// Runs `work` on threads that own their `Ranks`. A rank leaves when `work` returns or panics.
     pub(crate) fn on_each_with_its_own<T: Send>(
@@ -261,6 +300,25 @@ pub(crate) mod tests {
             ranks.end();
             outcome.unwrap_or_else(|panic| resume_unwind(panic))
         })
+    }
+
+    #[test]
+    fn ranks_that_were_told_wait_for_work_of_rank_0_beyond_their_patience() {
+        let expired = |announced: bool| {
+            let before = EXPIRED.load(Ordering::Relaxed);
+            on_each(2, |ranks| {
+                ranks.watch(Duration::from_millis(200));
+                if announced {
+                    ranks.expect_work_of_lead();
+                }
+                if ranks.leads() {
+                    sleep(Duration::from_secs(1));
+                }
+                ranks.all(true).expect("no fault")
+            });
+            EXPIRED.load(Ordering::Relaxed) - before
+        };
+        assert_eq!((expired(true), expired(false)), (0, 1));
     }
 
     #[test]

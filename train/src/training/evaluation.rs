@@ -2,6 +2,7 @@
 //! (`validation_is_reported_with_and_without_copies_of_training_text`).
 
 use std::fmt;
+use std::ops::Range;
 
 use anyhow::{bail, ensure};
 use backend_offload::Offloadable;
@@ -10,6 +11,7 @@ use burn::module::AutodiffModule;
 use burn::tensor::backend::Backend;
 use burn_dataset::Dataset;
 use burn_train::{EventProcessorTraining, InferenceStep, LearnerEvent, TrainingItem};
+use bytemuck::{Pod, Zeroable};
 use runs::BadInput;
 use serde::Serialize;
 use serde_json::json;
@@ -71,16 +73,37 @@ impl fmt::Display for Fresh {
     }
 }
 
+/// What one batch adds to an evaluation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+struct Measured {
+    sum: f64,
+    counted: f64,
+    /// Without copies of indexed documents.
+    fresh: [f64; 2],
+    sequences: u64,
+    bytes: u64,
+}
+
+/// Over the first `batches`.
 pub(crate) fn evaluate<B: Backend>(
     learner: &Learner<B>,
     windows: &ValidationWindows,
     tokenizer: &Tokenizer,
     batches: usize,
-    mut observe: impl FnMut(&Validation),
 ) -> anyhow::Result<Evaluation> {
-    let (mut sum, mut counted, mut text, mut sequences) = (0.0, 0.0, 0, 0);
-    let mut fresh = (0.0, 0.0);
-    let measured = |batch: MicroBatch| {
+    let all = 0..windows.len().min(batches);
+    Evaluation::of(&measure(learner, windows, tokenizer, all, |_| {})?, windows)
+}
+
+fn measure<B: Backend>(
+    learner: &Learner<B>,
+    windows: &ValidationWindows,
+    tokenizer: &Tokenizer,
+    batches: Range<usize>,
+    mut observe: impl FnMut(&Validation),
+) -> anyhow::Result<Vec<Measured>> {
+    let step = |batch: MicroBatch| {
         let validation = learner.step(batch);
         match &validation.failure {
             Some(failure) => bail!("validation could not run: {failure}"),
@@ -88,38 +111,49 @@ pub(crate) fn evaluate<B: Backend>(
         }
     };
 
-    for (index, micro_batch) in windows.iter().take(batches).enumerate() {
-        sequences += micro_batch.rows as u64;
-        text += bytes(tokenizer, micro_batch.counted_targets())?;
+    let mut all = Vec::with_capacity(batches.len());
+    for index in batches {
+        let Some(micro_batch) = windows.get(index) else { break };
+        let (sequences, bytes) =
+            (micro_batch.rows as u64, bytes(tokenizer, micro_batch.counted_targets())? as u64);
         let without_copies = windows.without_copies(index, &micro_batch);
-        let validation = measured(micro_batch)?;
+        let validation = step(micro_batch)?;
         observe(&validation);
-        sum += validation.sum;
-        counted += validation.counted;
-        let part = match without_copies {
-            Some(batch) if batch.counted() > 0.0 => measured(batch)?,
-            Some(_all_copied) => continue,
-            None => validation,
+        let (sum, counted) = (validation.sum, validation.counted);
+        let fresh = match without_copies {
+            Some(batch) if batch.counted() > 0.0 => step(batch).map(|fresh| [fresh.sum, fresh.counted])?,
+            Some(_all_copied) => [0.0; 2],
+            None => [sum, counted],
         };
-        fresh = (fresh.0 + part.sum, fresh.1 + part.counted);
+        all.push(Measured { sum, counted, fresh, sequences, bytes });
     }
+    windows.failure().map_or(Ok(all), |failure| Err(failure.into()))
+}
 
-    if let Some(failure) = windows.failure() {
-        return Err(failure.into());
+impl Evaluation {
+    /// Adds batches in their order: whoever measured them, the bits are those of one process.
+    fn of(batches: &[Measured], windows: &ValidationWindows) -> anyhow::Result<Self> {
+        let all = batches.iter().fold(Measured::default(), |all, one| Measured {
+            sum: all.sum + one.sum,
+            counted: all.counted + one.counted,
+            fresh: [all.fresh[0] + one.fresh[0], all.fresh[1] + one.fresh[1]],
+            sequences: all.sequences + one.sequences,
+            bytes: all.bytes + one.bytes,
+        });
+        let Measured { sum, counted, fresh, sequences, bytes } = all;
+        ensure!(counted > 0.0, "no token of the validation data counts: it holds no answer to learn from");
+        let loss = sum / counted;
+        let bits_per_byte = (bytes > 0).then(|| sum / std::f64::consts::LN_2 / bytes as f64);
+        let without_copies = windows.know_copies().then(|| Fresh::new(fresh[0], fresh[1], counted));
+        Ok(Self { loss, perplexity: loss.exp(), bits_per_byte, sequences, without_copies })
     }
-
-    ensure!(counted > 0.0, "no token of the validation data counts: it holds no answer to learn from");
-    let loss = sum / counted;
-    let bits_per_byte = (text > 0).then(|| sum / std::f64::consts::LN_2 / text as f64);
-    let without_copies = windows.know_copies().then(|| Fresh::new(fresh.0, fresh.1, counted));
-    Ok(Evaluation { loss, perplexity: loss.exp(), bits_per_byte, sequences, without_copies })
 }
 
 /// A short evaluation before step 1, so that its failures show early.
 pub(crate) fn trial<I: Offloadable>(model: &Learner<Tape<I>>, session: &Session) -> anyhow::Result<()> {
     let Session { config, data, validation, .. } = session;
     let inner = model.valid();
-    evaluate(&inner, validation, &data.tokenizer, TRIAL_BATCHES, |_| {})?;
+    evaluate(&inner, validation, &data.tokenizer, TRIAL_BATCHES)?;
     let speaker = speaker(&inner.gpt, data, &config.eval, config.train.seed);
     let words = prompts(&speaker, &config.eval).and_then(|_| {
         let asks = config.quiz() > 0;
@@ -131,20 +165,42 @@ pub(crate) fn trial<I: Offloadable>(model: &Learner<Tape<I>>, session: &Session)
 }
 
 impl<I: Offloadable> Trainer<I> {
-    /// Returns the loss if it is the lowest yet.
+    /// Ranks divide the batches. Returns the loss to rank 0 if it is the lowest yet. Repeats the evaluation if ranks are
+    /// lost and the others can do without them.
     pub(super) fn evaluate(&mut self, events: &mut Events<I>) -> anyhow::Result<Option<Best>> {
         self.optimizer.settle()?;
+        let evaluation = loop {
+            match self.measured_by_all(events) {
+                Ok(batches) => break Evaluation::of(&batches, &self.session.validation)?,
+                Err(error) => match self.drop_lost_ranks() {
+                    Ok(true) => {}
+                    Ok(false) => return Err(error),
+                    Err(other) => return Err(other.context(error)),
+                },
+            }
+        };
+        if self.ranks.leads() { Ok(self.report_evaluation(evaluation)) } else { Ok(None) }
+    }
+
+    fn measured_by_all(&mut self, events: &mut Events<I>) -> anyhow::Result<Vec<Measured>> {
         let Session { data, validation, progress, .. } = &self.session;
-        let step = progress.step;
-        let (mut seen, all) = (0, validation.len());
+        let share = self.ranks.share(validation.len()).range();
+        let own = share.start as usize..share.end as usize;
+        let (mut seen, all) = (0, own.len());
+        let step = progress.step as usize;
         let show = |validation: &Validation| {
             seen += 1;
             let items = Items::new(seen, all);
-            let item = TrainingItem::new(validation.clone(), items.clone(), items, Some(step as usize), None);
+            let item = TrainingItem::new(validation.clone(), items.clone(), items, Some(step), None);
             events.process_valid(LearnerEvent::ProcessedItem(item));
         };
+        let measured = measure(&self.model.valid(), validation, &data.tokenizer, own, show);
+        self.ranks.joined(measured)
+    }
 
-        let evaluation = evaluate(&self.model.valid(), validation, &data.tokenizer, usize::MAX, show)?;
+    fn report_evaluation(&mut self, evaluation: Evaluation) -> Option<Best> {
+        let progress = &self.session.progress;
+        let step = progress.step;
         let better = progress.better(evaluation.loss);
         let bits = evaluation.bits_per_byte.map_or(String::new(), |bits| format!(" | {bits:.4} bits/byte"));
         let fresh = evaluation.without_copies.map_or(String::new(), |fresh| format!(" | {fresh}"));
@@ -159,7 +215,7 @@ impl<I: Offloadable> Trainer<I> {
         record["best"] = json!(better.is_some());
         self.tell("eval", &record);
         self.metrics.evaluation = Some(evaluation);
-        Ok(better)
+        better
     }
 }
 
@@ -200,7 +256,7 @@ mod tests {
         // Zeros in the head make 16 ids equally likely: four bits a target.
         gpt.wte = Param::from_tensor(gpt.wte.val().zeros_like());
         let learner = Learner::new(gpt, &config);
-        let measured = evaluate(&learner, &windows, &data.tokenizer, usize::MAX, |_| {}).expect("measured");
+        let measured = evaluate(&learner, &windows, &data.tokenizer, usize::MAX).expect("measured");
         assert!((measured.loss - 16_f64.ln()).abs() < 1e-5, "{measured:?}");
         // Every target is an é, two bytes in UTF-8.
         assert!((measured.bits_per_byte.expect("text") - 2.0).abs() < 1e-5, "{measured:?}");

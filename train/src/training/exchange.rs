@@ -64,8 +64,8 @@ impl Exchange {
             return Self::Alone(Alone);
         }
         match settings.exchange {
-            ExchangeKind::Exact => Self::Exact(Exact::new(shard)),
-            ExchangeKind::OneBit => Self::OneBit(OneBit::new(settings.warm_up)),
+            ExchangeKind::Exact => Self::Exact(Exact::new(shard, ranks.on_host())),
+            ExchangeKind::OneBit => Self::OneBit(OneBit::new(settings.warm_up, ranks.on_host())),
             ExchangeKind::Rarely => Self::Periodic(Periodic::new(settings)),
         }
     }
@@ -139,11 +139,11 @@ impl Exchange {
         ranks: &mut Ranks,
     ) -> anyhow::Result<()> {
         let sums = match self {
-            Self::Exact(_) => ranks.begin_sums(exact::reduce)?,
+            Self::Exact(exact) => ranks.begin_sums(exact.begin())?,
             Self::OneBit(one_bit) => ranks.begin_sums(one_bit.begin(step))?,
             Self::Alone(_) | Self::Periodic(_) => return Ok(()),
         };
-        let order = ReduceOrder::of_pass(&learner.gpt, learner.pass.recompute);
+        let order = ReduceOrder::of_pass(&learner.gpt, learner.pass.recompute, ranks.world());
         sum.reduce = Some(OverlappedReduce::begin(sums, order));
         Ok(())
     }

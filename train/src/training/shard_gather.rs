@@ -98,7 +98,7 @@ impl<'r> ShardGather<'r> {
         let remote = remote.with_context(|| format!("`{key}` is asked for out of turn"))?;
         let mut numbers = vec![0.0; remote.shape.iter().product()];
         self.next += 1;
-        self.ranks.hear(remote.owner, bytemuck::cast_slice_mut(&mut numbers))?;
+        self.ranks.send_to_lead(remote.owner, bytemuck::cast_slice_mut(&mut numbers))?;
         Ok(numbers)
     }
 
@@ -126,16 +126,16 @@ impl<'r> ShardGather<'r> {
         let Self { ranks, remote, .. } = self;
         let kept = Own::of(optimizer)?;
         for RemoteTensor { parameter, what, owner, shape, .. } in remote {
-            let mut numbers = vec![0.0; shape.iter().product()];
+            let mut own = Vec::new();
             if owner == ranks.rank() {
-                let own = match what {
+                own = match what {
                     What::Masters => kept.masters(gpt, &parameter)?,
                     What::Moment(part) => kept.moment(&parameter, part)?,
                 };
-                ensure!(own.len() == numbers.len(), "`{parameter}` is saved with {} numbers", own.len());
-                numbers = own;
+                let all: usize = shape.iter().product();
+                ensure!(own.len() == all, "`{parameter}` is saved with {} numbers, not {all}", own.len());
             }
-            ranks.hear(owner, bytemuck::cast_slice_mut(&mut numbers))?;
+            ranks.send_to_lead(owner, bytemuck::cast_slice_mut(&mut own))?;
         }
         Ok(())
     }

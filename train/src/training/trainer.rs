@@ -181,7 +181,7 @@ impl<I: Offloadable> Trainer<I> {
     }
 
     /// Returns whether the others can repeat the step.
-    fn drop_lost_ranks(&mut self) -> anyhow::Result<bool> {
+    pub(super) fn drop_lost_ranks(&mut self) -> anyhow::Result<bool> {
         let Some(loss) = self.exchange.drop_lost_ranks(&mut self.ranks)? else { return Ok(false) };
         // States under way return first: they would keep their old number.
         self.optimizer.settle()?;
@@ -195,7 +195,7 @@ impl<I: Offloadable> Trainer<I> {
         Ok(true)
     }
 
-    /// Rank 0 evaluates, samples and saves; the others send their part of a checkpoint.
+    /// All ranks evaluate. Rank 0 samples and saves; the others send their part of a checkpoint.
     fn between_steps(&mut self, due: Due, events: &mut Events<I>) -> anyhow::Result<()> {
         self.look_after_save();
         let is_done = due.ending == Some(Ending::Done);
@@ -204,9 +204,14 @@ impl<I: Offloadable> Trainer<I> {
         }
 
         let mut better = None;
-        if due.evaluate && self.ranks.leads() {
-            self.settle_save_or_say();
+        if due.evaluate {
+            if self.ranks.leads() {
+                self.settle_save_or_say();
+            }
             better = self.evaluate(events)?;
+        }
+        if due.sample {
+            self.ranks.expect_work_of_lead();
         }
         if due.sample && self.ranks.leads() {
             self.sample()?;
@@ -217,6 +222,7 @@ impl<I: Offloadable> Trainer<I> {
             saves = self.exchange.answer_of_rank_0(better.is_some(), &mut self.ranks)?;
         }
         if saves {
+            self.ranks.expect_work_of_lead();
             self.save_on_all_ranks(better, due.ending.is_some())?;
         }
         if is_done && self.optimizer.owners.are_sharded() {

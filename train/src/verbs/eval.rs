@@ -81,7 +81,7 @@ impl Work for Evaluating<'_> {
         let windows = ValidationWindows::open(&config, &data, looked_up, config.eval.sequences, &never)?;
 
         let learner = Learner::new(gpt, &config);
-        let evaluation = evaluate(&learner, &windows, &data.tokenizer, usize::MAX, |_| {})?;
+        let evaluation = evaluate(&learner, &windows, &data.tokenizer, usize::MAX)?;
         let score = (config.quiz() > 0 && self.args.data.is_none())
             .then(|| quiz(&learner.gpt, &data, config.quiz(), config.eval.max_new_tokens))
             .transpose()?;

@@ -12,7 +12,7 @@ use runs::directory::DEFAULT;
 use super::ConfigArgs;
 use crate::data::{Data, TrainingWindows};
 use crate::machine::{Measuring, survey};
-use crate::plan::{DescribedMachine, Epoch, Machine, Plan, placed};
+use crate::plan::{DescribedMachine, Epoch, Machine, Plan, link_between, placed};
 use crate::rehearsal;
 
 #[derive(Debug, clap::Args)]
@@ -34,6 +34,9 @@ pub(crate) struct Args {
     /// describes.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     ranks: u16,
+    /// Speed between the processes in each direction, for the time of their exchange: 10Gbit/s or 1.2GB/s.
+    #[arg(long, value_name = "SPEED", value_parser = link_between)]
+    link_between: Option<f64>,
     /// Record a step in a dry run of this configuration, which takes seconds to minutes, and replay it under the
     /// planned budgets. Bytes over the link, to and from the disk, and times are then those of the pager instead of
     /// estimates.
@@ -55,30 +58,32 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         None => Config::load(config.as_deref().unwrap_or(DEFAULT), set)?,
     };
     if let Some(described) = &args.on {
-        let machine = Machine { other_ranks: ranks - 1, ..described.machine(&config)? };
+        let network_bytes_per_second = args.link_between;
+        let machine =
+            Machine { other_ranks: ranks - 1, network_bytes_per_second, ..described.machine(&config)? };
         return show(&config, &machine, args.replay, args.json);
     }
     let setup = Setup::from(&config).among(0, ranks).without_disk();
     let measuring = if args.measure { Measuring::Always } else { Measuring::IfUnknown };
-    let planning = Planning { config, ranks, measuring, replay: args.replay, json: args.json };
+    let planning = Planning { args, config, ranks, measuring };
     device::with(args.device, &setup, planning)
 }
 
-struct Planning {
+struct Planning<'a> {
+    args: &'a Args,
     config: Config,
     ranks: usize,
     measuring: Measuring,
-    replay: bool,
-    json: bool,
 }
 
-impl Work for Planning {
+impl Work for Planning<'_> {
     type Output = ();
 
     fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<()> {
-        let Self { config, ranks, measuring, .. } = &self;
-        let machine = survey::<I>(device, place, config, Path::new("."), [*ranks; 2], *measuring)?;
-        show(&self.config, &machine, self.replay, self.json)
+        let Self { args, config, ranks, measuring } = self;
+        let machine = survey::<I>(device, place, &config, Path::new("."), [ranks; 2], measuring)?;
+        let machine = Machine { network_bytes_per_second: args.link_between, ..machine };
+        show(&config, &machine, args.replay, args.json)
     }
 }
 

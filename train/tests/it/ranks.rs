@@ -348,6 +348,31 @@ fn a_run_resumes_with_other_ranks_and_another_optimizer_place() {
 }
 
 #[test]
+fn ranks_evaluate_together_to_the_bits_of_one() {
+    if !has_mpi() {
+        return;
+    }
+
+    let tiny = Tiny::new();
+    // Three batches for two ranks and for four; some targets do not count.
+    let settings = [&SHARED[..], &["train.steps=3", "eval.every=1", "eval.sequences=3"]].concat();
+    tiny.run("one", &settings);
+    let evaluations = |run: &str| tiny.records(run, "eval").iter().map(numbers).collect::<Vec<_>>();
+    fn numbers(record: &Value) -> String {
+        ["step", "loss", "bits_per_byte", "sequences"].map(|key| record[key].to_string()).join(" ")
+    }
+    let one = evaluations("one");
+    assert_eq!(one.len(), 3, "{one:?}");
+    for ranks in ["2", "4"] {
+        for more in [&[][..], &["memory.shard=true"]] {
+            let run = format!("on-{ranks}-{}", more.len());
+            tiny.run_on(ranks, &run, &[&settings[..], more].concat());
+            assert_eq!(evaluations(&run), one, "{ranks} ranks {more:?}");
+        }
+    }
+}
+
+#[test]
 fn sharded_moments_change_no_bit_and_take_a_share_of_the_bytes() {
     if !has_mpi() {
         return;

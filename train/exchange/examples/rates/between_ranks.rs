@@ -32,15 +32,31 @@ pub fn measure(engine: impl Engine, asked: &Asked, out: &mut dyn Write) -> Resul
             one_bit.settle(true);
             Ok(sum)
         })?;
-        let elements = even(whole.len(), world);
-        meter.take("reduce-scatter", bytes, turns, contribution, |engine, own| {
-            Exact::default().reduce_scatter(engine, own, &elements)
+        let (owners, elements) = ((0..world).collect::<Vec<_>>(), even(whole.len(), world));
+        let parts = || {
+            let share = Share { count: world as u64, world, rank };
+            let mut parts = Vec::with_capacity(world);
+            for part in &elements {
+                let mut own = Pairwise::new(share, *part);
+                own.push(whole[..*part].to_vec())?;
+                parts.push(own);
+            }
+            Ok(parts)
+        };
+        meter.take("reduce-scatter", bytes, turns, parts, |engine, own| {
+            Exact::default().sum_all(engine, own, Some(&owners))
         })?;
-        let parts = even(bytes, world);
-        let weights = || Ok(vec![1; bytes]);
-        meter.take("all-gather", bytes, turns, weights, |engine, mut weights| {
-            Exact::default().all_gather(engine, &mut weights, &parts).map(|()| weights)
+        meter.take("to one owner", bytes, turns, contribution, |engine, own| {
+            Exact::default().sum_all(engine, vec![own], Some(&[0]))
         })?;
+        let mut from_one = vec![0; world];
+        from_one[0] = bytes;
+        for (kind, owned) in [("all-gather", even(bytes, world)), ("from one owner", from_one)] {
+            let weights = || Ok(vec![1; bytes]);
+            meter.take(kind, bytes, turns, weights, |engine, mut weights| {
+                Exact::default().gather_owned(engine, &mut weights, &owned).map(|()| weights)
+            })?;
+        }
     }
     Ok(())
 }

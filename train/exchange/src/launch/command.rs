@@ -84,6 +84,11 @@ impl Job {
             }
         }
 
+        if hosts.len() > 1 {
+            // By default a receiver asks for each piece, behind all that it sends itself: half of a link's rate.
+            set("--mca", "btl_tcp_flags", "send,inplace");
+        }
+
         if hosts.iter().any(|host| host.slots > self.cores) {
             set("--mca", "mpi_yield_when_idle", "1");
         }
@@ -168,6 +173,14 @@ mod tests {
         assert!(line(&wired(5)).contains("--mca|btl_tcp_if_include|eth1|--prtemca|prte_if_include|eth1|"));
         let loopback = Job { interface: Some("lo".into()), release: 5, ..job() };
         assert!(!line(&loopback).contains("prte_if_include"));
+    }
+
+    #[test]
+    fn hosts_send_both_ways_at_once() {
+        let both_ways = "--mca|btl_tcp_flags|send,inplace";
+        let hosts = hosts("a:4,b:4").expect("two hosts");
+        assert!(line(&Job { ranks: 8, hosts, ..job() }).contains(both_ways));
+        assert!(!line(&job()).contains("btl_tcp_flags"));
     }
 
     #[test]

@@ -85,16 +85,34 @@ struct Divided(Sums);
 
 impl Program for Divided {
     fn exchange(&mut self, engine: &mut Threads, step: u64) -> Result<Vec<f32>, Error> {
-        let Sums { seed, len, piece } = self.0;
-        let (rank, parts) = (engine.rank(), even(len, engine.world()));
-        let mut exact = Exact::in_pieces_of(piece);
-        let own = contributions(engine, seed ^ step, COUNT, len);
-        let reduced = exact.reduce_scatter(engine, own, &parts)?;
+        let Sums { len, piece, .. } = self.0;
+        let exact = Exact::in_pieces_of(piece).on_hosts_of(2);
+        let share = Share { count: COUNT, world: engine.world(), rank: engine.rank() };
+        let lens = even(len, 5);
+        let places: Vec<_> = (0..5).map(|at| lens[..at].iter().sum::<usize>()).zip(&lens).collect();
+        let owners: Vec<usize> = (0..5).map(|at| (at * 3 + 1) % share.world).collect();
+        let buffer = |(begin, len): &(usize, &usize)| {
+            let mut own = Pairwise::new(share, **len);
+            let part = |n| contribution(self.0.seed ^ step, n, self.0.len)[*begin..][..**len].to_vec();
+            share.range().try_for_each(|n| own.push(part(n)).map(|_| ()))?;
+            Ok(own)
+        };
+        let buffers = places.iter().map(buffer).collect::<Result<_, Error>>()?;
+        let sums = exact.sum_all(engine, buffers, Some(&owners))?;
+
         let mut all = vec![0.0_f32; len];
-        let begin: usize = parts[..rank].iter().sum();
-        all[begin..][..reduced.len()].copy_from_slice(&reduced);
-        let bytes: Vec<usize> = parts.iter().map(|part| 4 * part).collect();
-        exact.all_gather(engine, bytemuck::cast_slice_mut(&mut all), &bytes)?;
+        let (mut by_owner, mut owned) = (Vec::new(), vec![0; share.world]);
+        let mut order: Vec<usize> = (0..5).collect();
+        order.sort_by_key(|at| owners[*at]);
+        for at in &order {
+            owned[owners[*at]] += 4 * lens[*at];
+            by_owner.extend(if owners[*at] == share.rank { sums[*at].clone() } else { vec![0.0; lens[*at]] });
+        }
+        exact.gather_owned(engine, bytemuck::cast_slice_mut(&mut by_owner), &owned)?;
+        for (begin, len) in order.into_iter().map(|at| places[at]) {
+            let rest = by_owner.split_off(*len);
+            all[begin..][..*len].copy_from_slice(&std::mem::replace(&mut by_owner, rest));
+        }
         Ok(all)
     }
 }
@@ -268,8 +286,9 @@ fn a_fault_at_any_one_call_of_any_exchange_ends_with_an_error_or_the_right_resul
         let mut all = || -> Result<(), Error> {
             let own = contributions(&engine, 1, 6, 50);
             done.push(bits(&Exact::in_pieces_of(9).sum(&mut engine, own)?));
-            let (own, parts) = (contributions(&engine, 4, 6, 30), even(30, engine.world()));
-            done.push(bits(&Exact::in_pieces_of(9).reduce_scatter(&mut engine, own, &parts)?));
+            let own = vec![contributions(&engine, 4, 6, 30), contributions(&engine, 5, 6, 3)];
+            let sums = Exact::in_pieces_of(9).sum_all(&mut engine, own, Some(&[1, 0]))?;
+            done.push(bits(&sums.concat()));
             let mut one_bit = OneBit::new(50, 0);
             let own = contributions(&engine, 2, 6, 50);
             done.push(bits(&one_bit.sum(&mut engine, own)?));

@@ -6,3 +6,4 @@ mod numbers;
 mod over_mpi;
 #[cfg(target_os = "linux")]
 mod ranks;
+mod routes;

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use exchange::threads::{self, Threads};
-use exchange::{Alone, Counted, Engine, Exact, Exchange, OneBit, Pairwise, Share, even, shards};
+use exchange::{Alone, Counted, Engine, Exact, Exchange, OneBit, Pairwise, Share, all_gather, shards};
 use proptest::prelude::*;
 
 /// A contribution of any magnitude whose sum shows its association.
@@ -48,16 +48,66 @@ proptest! {
     }
 
     #[test]
-    fn a_part_of_a_sum_has_the_bits_of_the_whole_whoever_owns_it(
-        seed: u64, count in 1..20_u64, parts in prop::collection::vec(0..30_usize, 1..=5), piece in 1..20_usize,
+    fn a_bucket_has_the_bits_of_its_sums_whoever_owns_them(
+        seed: u64, count in 0..20_u64, piece in 1..20_usize, world in 1..=6_usize, on_host in 1..=3_usize,
+        buffers in prop::collection::vec((0..30_usize, 0..6_usize), 1..6),
     ) {
-        let len = parts.iter().sum();
-        let reduced = threads::on_each(parts.len(), |mut engine| {
-            let own = contributions(&engine, seed, count, len);
-            bits(&Exact::in_pieces_of(piece).reduce_scatter(&mut engine, own, &parts).expect("summed"))
+        let owners: Vec<usize> = buffers.iter().map(|(_, owner)| owner % world).collect();
+        let exact = Exact::in_pieces_of(piece).on_hosts_of(on_host);
+        let sums = threads::on_each(world, |mut engine| {
+            let mut all = |owners| {
+                let own = buffers.iter().enumerate();
+                let own = own.map(|(at, (len, _))| contributions(&engine, seed ^ at as u64, count, *len)).collect();
+                exact.sum_all(&mut engine, own, owners).expect("summed")
+            };
+            [all(None), all(Some(&owners))].map(|sums| sums.iter().map(|sum| bits(sum)).collect::<Vec<_>>())
         });
-        prop_assert!(reduced.iter().map(Vec::len).eq(parts.iter().copied()));
-        prop_assert_eq!(reduced.concat(), sum_of_one(seed, count, len));
+        for (at, (len, _)) in buffers.iter().enumerate() {
+            let alone = sum_of_one(seed ^ at as u64, count, *len);
+            for (rank, [all, owned]) in sums.iter().enumerate() {
+                prop_assert_eq!(&all[at], &alone);
+                prop_assert_eq!(&owned[at], if owners[at] == rank { &alone } else { &[] as &[u32] });
+            }
+        }
+    }
+
+    #[test]
+    fn owned_bytes_reach_every_rank(owned in prop::collection::vec(0..40_usize, 1..=6), on_host in 1..=3_usize) {
+        let whole: Vec<u8> = (0..owned.iter().sum::<usize>()).map(|at| at as u8).collect();
+        let gathered = threads::on_each(owned.len(), |mut engine| {
+            let begin: usize = owned[..engine.rank()].iter().sum();
+            let mut bytes = vec![0; whole.len()];
+            bytes[begin..][..owned[engine.rank()]].copy_from_slice(&whole[begin..][..owned[engine.rank()]]);
+            Exact::default().on_hosts_of(on_host).gather_owned(&mut engine, &mut bytes, &owned).expect("gathered");
+            bytes
+        });
+        prop_assert!(gathered.iter().all(|bytes| *bytes == whole));
+    }
+
+    #[test]
+    fn one_bit_has_the_same_bits_for_a_bucket_as_for_its_buffers_alone(
+        seed: u64, lens in prop::collection::vec(0..5000_usize, 1..4), world in 1..=4_usize,
+    ) {
+        let of = |joined: bool| threads::on_each(world, |mut engine| {
+            let mut buffers: Vec<OneBit> = lens.iter().map(|len| OneBit::new(*len, 1)).collect();
+            let mut sums = Vec::new();
+            for step in 0..4_u64 {
+                let own = lens.iter().enumerate();
+                let own = own.map(|(at, len)| contributions(&engine, seed ^ step << 8 ^ at as u64, world as u64, *len));
+                let own: Vec<Pairwise> = own.collect();
+                if joined {
+                    let all = buffers.iter_mut().zip(own).collect();
+                    sums.extend(OneBit::sum_all(&mut engine, all).expect("summed"));
+                } else {
+                    let single = buffers.iter_mut().zip(own).map(|(buffer, own)| buffer.sum(&mut engine, own));
+                    sums.extend(single.collect::<Result<Vec<_>, _>>().expect("summed"));
+                }
+                let committed = engine.commit(true).expect("all live");
+                buffers.iter_mut().for_each(|buffer| buffer.settle(committed));
+            }
+            (sums.iter().map(|sum| bits(sum)).collect::<Vec<_>>(), buffers.iter().map(OneBit::residuals).collect::<Vec<_>>())
+        });
+        prop_assert_eq!(of(true), of(false));
     }
 
     #[test]
@@ -67,7 +117,7 @@ proptest! {
             let begin: usize = parts[..engine.rank()].iter().sum();
             let mut bytes = vec![0; whole.len()];
             bytes[begin..][..parts[engine.rank()]].copy_from_slice(&whole[begin..][..parts[engine.rank()]]);
-            Exact::default().all_gather(&mut engine, &mut bytes, &parts).expect("gathered");
+            all_gather(&mut engine, &mut bytes, &parts).expect("gathered");
             bytes
         });
         prop_assert!(gathered.iter().all(|bytes| *bytes == whole));
@@ -232,7 +282,5 @@ fn a_share_of_another_world_is_refused() {
     let own = Pairwise::new(Share { count: 8, world: 4, rank: 2 }, 10);
     let error = Exact::default().sum(&mut Alone, own).expect_err("a world of one").to_string();
     assert_eq!(error, "a share of the contributions is for rank 2 of 4, and this is rank 0 of 1");
-    assert!(
-        Exact::default().reduce_scatter(&mut Alone, contributions(&Alone, 1, 1, 10), &even(9, 1)).is_err()
-    );
+    assert!(Exact::default().sum_all(&mut Alone, vec![contributions(&Alone, 1, 1, 10)], Some(&[1])).is_err());
 }

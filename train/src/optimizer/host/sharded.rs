@@ -108,13 +108,25 @@ impl HostPart {
         Some(Arc::unwrap_or_clone(stepped))
     }
 
-    /// A zeroed buffer of type `kind`, or in tiles.
-    pub(in crate::optimizer) fn receive_buffer(code: Option<Code>, shape: Shape, kind: DType) -> TensorData {
-        let (shape, kind) = match code {
-            Some(_) => (Shape::new([tile_bytes(shape.num_elements())]), DType::U8),
-            None => (shape, kind),
-        };
-        TensorData::from_bytes_vec(vec![0; kind.size() * shape.num_elements()], shape, kind)
+    /// Bytes of broadcast weights of type `kind`, or in tiles.
+    pub(in crate::optimizer) fn broadcast_bytes(code: Option<Code>, shape: &Shape, kind: DType) -> usize {
+        let elements = shape.num_elements();
+        code.map_or(kind.size() * elements, |_| tile_bytes(elements))
+    }
+
+    pub(in crate::optimizer) fn received(
+        code: Option<Code>,
+        shape: Shape,
+        kind: DType,
+        bytes: Vec<u8>,
+    ) -> TensorData {
+        match code {
+            Some(_) => {
+                let shape = [bytes.len()];
+                TensorData::from_bytes_vec(bytes, shape, DType::U8)
+            }
+            None => TensorData::from_bytes_vec(bytes, shape, kind),
+        }
     }
 
     pub(in crate::optimizer) fn place_tiles<I: Managed>(

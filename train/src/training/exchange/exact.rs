@@ -7,19 +7,26 @@
 use anyhow::ensure;
 use burn::backend::Autodiff;
 use burn::tensor::{Tensor, backend::Backend};
-use exchange::{Engine, Exchange as _};
+use exchange::Engine;
 
 use super::super::Learner;
 use super::super::gradients::{ANOTHER_FAILED, Sum, read};
-use crate::ranks::{Job, Ranks};
+use crate::ranks::{Job, Ranks, Summed};
 
 pub(crate) struct Exact {
     shard: bool,
+    sums: exchange::Exact,
 }
 
 impl Exact {
-    pub(super) fn new(shard: bool) -> Self {
-        Self { shard }
+    /// With `on_host` ranks on each host, or 1.
+    pub(super) fn new(shard: bool, on_host: usize) -> Self {
+        Self { shard, sums: exchange::Exact::default().on_hosts_of(on_host) }
+    }
+
+    pub(super) fn begin(&self) -> impl FnMut(&mut dyn Engine, Vec<Job>) -> Summed + Send + 'static {
+        let sums = self.sums;
+        move |engine, bucket| reduce(sums, engine, bucket)
     }
 
     pub(super) fn is_sharded(&self) -> bool {
@@ -43,11 +50,10 @@ impl Exact {
 }
 
 /// Empty for ranks that do not own the parameter.
-pub(super) fn reduce(engine: &mut dyn Engine, Job { own, owner, .. }: Job) -> exchange::Result<Vec<f32>> {
-    let Some(owner) = owner else { return exchange::Exact::default().sum(engine, own) };
-    let mut parts = vec![0; engine.world()];
-    parts[owner] = own.len();
-    exchange::Exact::default().reduce_scatter(engine, own, &parts)
+pub(super) fn reduce(sums: exchange::Exact, engine: &mut dyn Engine, bucket: Vec<Job>) -> Summed {
+    let owners: Option<Vec<usize>> = bucket.iter().map(|job| job.owner).collect();
+    let own = bucket.into_iter().map(|job| job.own).collect();
+    sums.sum_all(engine, own, owners.as_deref())
 }
 
 /// A failed rank joins every sum with zeros, so that no other hangs.

@@ -10,13 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use exchange::{Engine, Exchange as _, Residuals};
 
 use super::{Restored, exact};
-use crate::ranks::{Job, Kept, Pairs, Ranks, SavedAt};
+use crate::ranks::{Job, Kept, Pairs, Ranks, SavedAt, Summed};
 
 /// By place in the model, not by order of sums.
 type Buffers = BTreeMap<usize, exchange::OneBit>;
 
 pub(crate) struct OneBit {
     warm_up: u64,
+    exact: exchange::Exact,
     /// Shared with the thread that sums.
     buffers: Arc<Mutex<Buffers>>,
 }
@@ -26,25 +27,32 @@ fn lock(buffers: &Mutex<Buffers>) -> MutexGuard<'_, Buffers> {
 }
 
 impl OneBit {
-    pub(super) fn new(warm_up: u64) -> Self {
-        Self { warm_up, buffers: Arc::default() }
+    pub(super) fn new(warm_up: u64, on_host: usize) -> Self {
+        let exact = exchange::Exact::default().on_hosts_of(on_host);
+        Self { warm_up, exact, buffers: Arc::default() }
     }
 
     /// `step` counts from 1. Forgets residuals of an unsettled step.
     pub(super) fn begin(
         &mut self,
         step: u64,
-    ) -> impl FnMut(&mut dyn Engine, Job) -> exchange::Result<Vec<f32>> + Send + 'static {
+    ) -> impl FnMut(&mut dyn Engine, Vec<Job>) -> Summed + Send + 'static {
         self.settle(false);
-        let is_exact = step <= self.warm_up;
+        let (is_exact, exact) = (step <= self.warm_up, self.exact);
         let buffers = Arc::clone(&self.buffers);
-        move |engine, job| {
+        move |engine, bucket| {
             if is_exact {
-                return exact::reduce(engine, job);
+                return exact::reduce(exact, engine, bucket);
             }
-            let len = job.own.len();
             let mut buffers = lock(&buffers);
-            buffers.entry(job.place).or_insert_with(|| exchange::OneBit::new(len, 0)).sum(engine, job.own)
+            let taken = bucket.iter().map(|Job { own, place, .. }| {
+                (*place, buffers.remove(place).unwrap_or_else(|| exchange::OneBit::new(own.len(), 0)))
+            });
+            let mut taken: Vec<_> = taken.collect();
+            let own = taken.iter_mut().zip(bucket).map(|((_, buffer), job)| (buffer, job.own)).collect();
+            let sums = exchange::OneBit::sum_all(engine, own);
+            buffers.extend(taken);
+            sums
         }
     }
 

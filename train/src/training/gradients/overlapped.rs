@@ -2,7 +2,8 @@
 //!
 //! All ranks submit parameters in the order of the backward pass (`gradients_leave_in_turn_while_the_pass_goes_on`),
 //! each with its last micro-batch's gradient. Leftovers follow, such as all parameters of a rank without a micro-batch.
-//! The model alone decides how many elements are under way and when to wait, so no clock changes the order. A failed
+//! Neighbours in this order are summed in buckets (`many_small_parameters_take_few_rounds`). The model alone decides
+//! buckets, how many elements are under way and when to wait, so no clock changes the order. A failed
 //! rank takes part (`a_rank_that_fails_keeps_no_other_waiting`).
 
 use std::collections::{HashMap, VecDeque};
@@ -24,12 +25,17 @@ pub(crate) struct OverlappedReduce<I: Backend> {
     under_way: VecDeque<UnderWay<I>>,
 }
 
-/// Order of submission, and most elements under way.
+/// Elements of a bucket for each rank: 4 MiB.
+const SLICE: usize = 1 << 20;
+
+/// Order of submission, buckets, and most elements under way.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ReduceOrder {
     pub(crate) ids: Vec<ParamId>,
     places: HashMap<ParamId, usize>,
     window: usize,
+    /// Whether a parameter is the last of its bucket.
+    ends: Vec<bool>,
 }
 
 struct UnderWay<I: Backend> {
@@ -47,28 +53,46 @@ type Land<I> = fn(&mut Sum<'_, I>, ParamId, Vec<f32>, Shape, &<I as BackendTypes
 impl ReduceOrder {
     /// With recomputed segments of `every` blocks: the head, segments from last to first, embeddings with the first.
     /// Otherwise the model's order.
-    pub(crate) fn of_pass<B: Backend>(gpt: &Gpt<B>, every: Option<usize>) -> Self {
-        let (ids, parameters): (Vec<_>, Vec<_>) = gpt.learning().into_iter().unzip();
+    pub(crate) fn of_pass<B: Backend>(gpt: &Gpt<B>, every: Option<usize>, world: usize) -> Self {
+        let mut in_turn = gpt.learning();
+        let places = in_turn.iter().map(|(id, _)| *id).zip(0..).collect();
         let elements = |parameter: &ParameterInfo| parameter.elements() as usize;
-        let largest = parameters.iter().map(elements).max().unwrap_or_default();
-        let places = ids.iter().copied().zip(0..).collect();
-        let Some(every) = every else { return Self { ids, places, window: largest } };
-
-        let segment = |parameter: &ParameterInfo| Some(parameter.block()? / every.max(1));
-        let is_head = |parameter: &ParameterInfo| matches!(parameter.part, Part::FinalNorm | Part::Head);
-        let mut in_turn: Vec<_> = ids.into_iter().zip(&parameters).collect();
-        in_turn.sort_by_key(|(_, parameter)| {
-            (!is_head(parameter), std::cmp::Reverse(segment(parameter).unwrap_or(0)))
-        });
-        let mut segments = HashMap::<usize, usize>::new();
-        for parameter in &parameters {
-            if let Some(segment) = segment(parameter) {
-                *segments.entry(segment).or_default() += elements(parameter);
+        let mut window = in_turn.iter().map(|(_, parameter)| elements(parameter)).max().unwrap_or_default();
+        if let Some(every) = every {
+            let segment = |parameter: &ParameterInfo| Some(parameter.block()? / every.max(1));
+            let is_head = |parameter: &ParameterInfo| matches!(parameter.part, Part::FinalNorm | Part::Head);
+            let mut segments = HashMap::<usize, usize>::new();
+            for (_, parameter) in &in_turn {
+                if let Some(segment) = segment(parameter) {
+                    *segments.entry(segment).or_default() += elements(parameter);
+                }
             }
+            window = segments.into_values().max().unwrap_or_default().max(window);
+            in_turn.sort_by_key(|(_, parameter)| {
+                (!is_head(parameter), std::cmp::Reverse(segment(parameter).unwrap_or(0)))
+            });
         }
-        let window = segments.into_values().max().unwrap_or_default().max(largest);
-        Self { ids: in_turn.into_iter().map(|(id, _)| id).collect(), places, window }
+        let lens: Vec<usize> = in_turn.iter().map(|(_, parameter)| elements(parameter)).collect();
+        // Two buckets at least are under way.
+        let ends = bucket_ends(&lens, (SLICE * world).min(window / 2));
+        Self { ids: in_turn.into_iter().map(|(id, _)| id).collect(), places, window, ends }
     }
+}
+
+/// Buckets of at most `most` elements, or of one longer buffer.
+fn bucket_ends(lens: &[usize], most: usize) -> Vec<bool> {
+    let mut filled = 0_usize;
+    let mut begins = lens.iter().map(|len| {
+        filled += len;
+        let begins = filled > most;
+        if begins {
+            filled = *len;
+        }
+        begins
+    });
+    // The first buffer begins a bucket in any case.
+    _ = begins.next();
+    begins.chain([true]).take(lens.len()).collect()
 }
 
 impl<I: Backend> OverlappedReduce<I> {
@@ -112,8 +136,8 @@ impl<I: Backend> Sum<'_, I> {
         let owner = self.owners.owner(id);
         let returns = owner.is_none_or(|owner| owner == self.share.rank);
         let reduce = self.reduce.as_mut().expect("it was there before");
-        let place = reduce.order.places[&id];
-        reduce.sums.submit(Job { own, place, owner });
+        let (place, ends_bucket) = (reduce.order.places[&id], reduce.order.ends[reduce.next]);
+        reduce.sums.submit(Job { own, place, owner, ends_bucket });
         reduce.next += 1;
         reduce.under_way.push_back(UnderWay { id, shape, device, returns, bytes, land: land::<I, D> });
     }
@@ -167,5 +191,23 @@ struct SubmitAll<'d, 's, I: Backend> {
 impl<I: Backend> ModuleVisitor<Autodiff<I>> for SubmitAll<'_, '_, I> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
         self.sum.submit::<D>(param.id, param.lazy_shape(), param.lazy_device());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_holds_neighbours_up_to_its_size_or_one_longer_buffer() {
+        let ends = |lens: &[usize], most| -> Vec<usize> {
+            let ends = bucket_ends(lens, most);
+            (0..lens.len()).filter(|at| ends[*at]).collect()
+        };
+        assert_eq!(ends(&[1, 2, 3, 4], 3), [1, 2, 3]);
+        assert_eq!(ends(&[9, 1, 1, 9, 2], 3), [0, 2, 3, 4]);
+        assert_eq!(ends(&[1, 1, 1], 3), [2]);
+        assert_eq!(ends(&[1, 1], 0), [0, 1]);
+        assert_eq!(ends(&[], 3), [0_usize; 0]);
     }
 }

@@ -147,6 +147,24 @@ fn micro_batches_that_pass_segments_together_have_the_bits_of_one_after_another(
     }
 }
 
+/// Norms and biases share rounds with their neighbours.
+#[test]
+fn many_small_parameters_take_few_rounds() {
+    let kinds = [(ExchangeKind::Exact, false), (ExchangeKind::Exact, true), (ExchangeKind::OneBit, false)];
+    for (exchange, divided) in kinds {
+        let settings = RanksSection { exchange, warm_up: 0, ..RanksSection::default() };
+        let calls = on_each(2, |ranks| {
+            let (learner, mut by) = (learner("1"), Exchange::choose(&settings, divided, ranks));
+            let owners = if divided { Owners::sharded(&learner.gpt, ranks) } else { Owners::default() };
+            let before = ranks.spent().expect("two ranks").costs.calls;
+            gradients(&learner, &data(4), &owners, &mut by, ranks).expect("no failure");
+            ranks.spent().expect("two ranks").costs.calls - before
+        });
+        let parameters = learner("1").gpt.learning().len() as u64;
+        assert!(calls[0] < parameters, "{exchange:?}, divided: {divided}: {} of {parameters}", calls[0]);
+    }
+}
+
 #[test]
 fn ranks_that_step_apart_have_the_gradients_of_their_own_micro_batches() {
     let whole = data(5);

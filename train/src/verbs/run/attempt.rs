@@ -232,24 +232,21 @@ fn print_done(run: &Path, steps: u64, summary: Option<&String>) {
     }
 }
 
-/// Only rank 0 evaluates.
+/// Each rank looks its own copy up.
 fn validation_windows(
     config: &Config,
     data: &Data,
     ranks: &mut Ranks,
     stop: &Arc<AtomicBool>,
 ) -> anyhow::Result<Arc<ValidationWindows>> {
-    let windows =
-        |indexes| ValidationWindows::open(config, data, indexes, config.eval.sequences, stop).map(Arc::new);
-    let mut looked_up = None;
-    ranks.led(|| {
-        if data.indexes.is_some() {
-            eprintln!("looking the validation text up");
-        }
-        looked_up = Some(windows(data.indexes.as_ref())?);
-        Ok(Vec::new())
-    })?;
-    Ok(looked_up.map_or_else(|| windows(None), Ok)?)
+    if data.indexes.is_some() && ranks.leads() {
+        eprintln!("looking the validation text up");
+    }
+    let windows = ValidationWindows::open(config, data, data.indexes.as_ref(), config.eval.sequences, stop);
+    let all_have = ranks.all(windows.is_ok())?;
+    let windows = windows?;
+    anyhow::ensure!(all_have, "another rank cannot read the validation data; its own messages say why");
+    Ok(Arc::new(windows))
 }
 
 fn warn_of_other_texts(directory: &RunDirectory, data: &Data) {

@@ -20,8 +20,12 @@ pub(super) enum Kind {
     Commit,
     Exact,
     OneBit,
+    /// Sums of even parts, each to its owner.
     ReduceScatter,
+    ToOneOwner,
+    /// Even parts from their owners.
     AllGather,
+    FromOneOwner,
     /// A world of one's additions in plain loops.
     Plain,
     Alone,
@@ -51,13 +55,15 @@ pub(super) struct Sample {
 const LINKS: [(&str, Link); 3] =
     [("none", Link::None), ("TCP", Link::Tcp), ("shared memory", Link::SharedMemory)];
 
-const KINDS: [(&str, Kind); 12] = [
+const KINDS: [(&str, Kind); 14] = [
     ("barrier", Kind::Barrier),
     ("commit", Kind::Commit),
     ("exact", Kind::Exact),
     ("one bit", Kind::OneBit),
     ("reduce-scatter", Kind::ReduceScatter),
+    ("to one owner", Kind::ToOneOwner),
     ("all-gather", Kind::AllGather),
+    ("from one owner", Kind::FromOneOwner),
     ("plain", Kind::Plain),
     ("alone", Kind::Alone),
     ("plain again", Kind::PlainAgain),

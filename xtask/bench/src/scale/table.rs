@@ -9,7 +9,14 @@ use super::{
 };
 
 const LINKS: [Link; 2] = [Link::Tcp, Link::SharedMemory];
-const SUMS: [Kind; 4] = [Kind::Exact, Kind::OneBit, Kind::ReduceScatter, Kind::AllGather];
+const SUMS: [Kind; 6] = [
+    Kind::Exact,
+    Kind::OneBit,
+    Kind::ReduceScatter,
+    Kind::ToOneOwner,
+    Kind::AllGather,
+    Kind::FromOneOwner,
+];
 const CALLS: [Kind; 2] = [Kind::Barrier, Kind::Commit];
 
 pub(super) fn measured(cells: &[Cell]) -> String {

@@ -1,0 +1,250 @@
+//! Sends new weights from their owners to all ranks, in rounds of neighbouring parameters
+//! (`many_small_parameters_take_few_rounds`).
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use anyhow::Context;
+use backend_offload::Managed;
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::{
+    DType, Shape, Tensor, TensorData,
+    backend::{AutodiffBackend, Backend},
+};
+use host_optim::Code;
+use models::{Gpt, OnDemand};
+
+use super::host::HostPart;
+use super::owners::Owners;
+use crate::ranks::Ranks;
+
+/// Bytes of a round for each rank.
+const SLICE: usize = 4 << 20;
+
+/// One parameter's weights on the wire.
+struct Weights {
+    id: ParamId,
+    owner: usize,
+    shape: Shape,
+    form: Form,
+}
+
+#[derive(Clone, Copy)]
+enum Form {
+    /// Numbers of the owner's device.
+    Device,
+    /// What the owner's host has stepped, in tiles of a code.
+    Host(Option<Code>, DType),
+}
+
+impl Weights {
+    fn bytes(&self) -> usize {
+        match self.form {
+            Form::Device => size_of::<f32>() * self.shape.num_elements(),
+            Form::Host(code, kind) => HostPart::broadcast_bytes(code, &self.shape, kind),
+        }
+    }
+}
+
+pub(super) fn gathered<B: AutodiffBackend<InnerBackend: Managed>>(
+    owners: &Owners,
+    mut host: Option<&mut HostPart>,
+    mut gpt: Gpt<B>,
+    ranks: &mut Ranks,
+) -> (Gpt<B>, anyhow::Result<()>) {
+    if !owners.are_sharded() {
+        return (gpt, Ok(()));
+    }
+    let mut list = List { owners, host: host.as_deref(), path: Vec::new(), list: Vec::new() };
+    gpt.visit(&mut list);
+    let mut on_demand = HashMap::new();
+    let mut outcome = Ok(());
+    for round in rounds(list.list, SLICE * ranks.world()) {
+        let received = match received(&round, host.as_deref_mut(), &gpt, ranks) {
+            Ok(received) => round.into_iter().zip(received),
+            Err(error) => {
+                outcome = Err(error);
+                break;
+            }
+        };
+        let received = received.map(|(weights, bytes)| (weights.id, (weights, bytes))).collect();
+        let (host, rank) = (host.as_deref(), ranks.rank());
+        gpt = gpt.map(&mut Place { host, rank, received, on_demand: &mut on_demand });
+    }
+    (gpt.with_weights_on_demand(|id| on_demand.remove(&id)), outcome)
+}
+
+/// Neighbours of at most `most` bytes together, or one longer one.
+fn rounds(list: Vec<Weights>, most: usize) -> Vec<Vec<Weights>> {
+    let (mut rounds, mut filled) = (Vec::<Vec<Weights>>::new(), most);
+    for weights in list {
+        filled = filled.saturating_add(weights.bytes());
+        match rounds.last_mut() {
+            Some(round) if filled <= most => round.push(weights),
+            _ => {
+                filled = weights.bytes();
+                rounds.push(vec![weights]);
+            }
+        }
+    }
+    rounds
+}
+
+/// The bytes of a round's weights, from their owners.
+fn received<B: AutodiffBackend<InnerBackend: Managed>>(
+    round: &[Weights],
+    mut host: Option<&mut HostPart>,
+    gpt: &Gpt<B>,
+    ranks: &mut Ranks,
+) -> anyhow::Result<Vec<Vec<u8>>> {
+    let mut owned = vec![0; ranks.world()];
+    round.iter().for_each(|weights| owned[weights.owner] += weights.bytes());
+    let mut next: Vec<usize> = (0..owned.len()).map(|rank| owned[..rank].iter().sum()).collect();
+    let places = round.iter().map(|weights| {
+        let begin = next[weights.owner];
+        next[weights.owner] += weights.bytes();
+        begin..next[weights.owner]
+    });
+    let places: Vec<Range<usize>> = places.collect();
+
+    let mut bytes = vec![0; owned.iter().sum()];
+    let mut on_device = OnDevice { places: HashMap::new(), bytes: &mut bytes, outcome: Ok(()) };
+    for (weights, place) in round.iter().zip(&places).filter(|(weights, _)| weights.owner == ranks.rank()) {
+        match (weights.form, &mut host) {
+            (Form::Host(..), Some(host)) => {
+                let stepped = host.stepped(weights.id);
+                let stepped = stepped.context("a parameter without a gradient takes no step")?;
+                on_device.bytes[place.clone()].copy_from_slice(&stepped.bytes);
+            }
+            _ => _ = on_device.places.insert(weights.id, place.clone()),
+        }
+    }
+    if !on_device.places.is_empty() {
+        gpt.visit(&mut on_device);
+        on_device.outcome?;
+    }
+    ranks.gather_owned(&mut bytes, &owned)?;
+    if places.len() == 1 {
+        return Ok(vec![bytes]);
+    }
+    Ok(places.into_iter().map(|place| bytes[place].to_vec()).collect())
+}
+
+struct List<'a> {
+    owners: &'a Owners,
+    host: Option<&'a HostPart>,
+    path: Vec<String>,
+    list: Vec<Weights>,
+}
+
+impl<B: Backend> ModuleVisitor<B> for List<'_> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let name = self.path.join(".");
+        let Some(owned) = self.owners.get(&name) else { return };
+        let host = self.host.filter(|host| host.is_broadcast_from_host(param.id));
+        let form = host.map_or(Form::Device, |host| {
+            Form::Host(host.settings.parameters.form(&name).code, param.val().dtype())
+        });
+        self.list.push(Weights { id: param.id, owner: owned.rank, shape: owned.shape.clone(), form });
+    }
+}
+
+/// Reads this rank's weights from its device.
+struct OnDevice<'a> {
+    places: HashMap<ParamId, Range<usize>>,
+    bytes: &'a mut [u8],
+    outcome: anyhow::Result<()>,
+}
+
+impl<B: AutodiffBackend> ModuleVisitor<B> for OnDevice<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let Some(place) = self.places.remove(&param.id) else { return };
+        match super::numbers(param.val().inner()) {
+            Ok(numbers) => self.bytes[place].copy_from_slice(bytemuck::cast_slice(&numbers)),
+            Err(error) => self.outcome = Err(error),
+        }
+    }
+}
+
+struct Place<'a> {
+    host: Option<&'a HostPart>,
+    rank: usize,
+    received: HashMap<ParamId, (Weights, Vec<u8>)>,
+    on_demand: &'a mut HashMap<ParamId, OnDemand>,
+}
+
+impl Place<'_> {
+    fn place<I: Managed, const D: usize>(
+        &mut self,
+        (Weights { id, owner, shape, form }, bytes): (Weights, Vec<u8>),
+        weight: Tensor<I, D>,
+    ) -> Tensor<I, D> {
+        let device = weight.device();
+        match (form, self.host) {
+            (Form::Host(code, kind), Some(host)) => {
+                let weights = HostPart::received(code, shape.clone(), kind, bytes);
+                if let Some(code) = code {
+                    self.on_demand.insert(id, host.place_tiles::<I>(code, &weights, shape, &device));
+                    return weight;
+                }
+                drop(weight);
+                host.place(weights, &device)
+            }
+            _ if owner == self.rank => weight,
+            _ => {
+                drop(weight);
+                Tensor::from_data(TensorData::from_bytes_vec(bytes, shape, DType::F32), &device)
+            }
+        }
+    }
+}
+
+impl<B: AutodiffBackend<InnerBackend: Managed>> ModuleMapper<B> for Place<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        if !self.received.contains_key(&param.id) {
+            return param;
+        }
+        let (id, weight, mapper) = param.consume();
+        let weight = match self.received.remove(&id) {
+            Some(received) => {
+                let inner = weight.clone().inner();
+                drop(weight);
+                Tensor::from_inner(self.place(received, inner)).require_grad()
+            }
+            None => weight,
+        };
+        Param::from_mapped_value(id, weight, mapper)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_holds_neighbours_up_to_its_size_or_one_longer_parameter() {
+        let list = |lens: &[usize]| {
+            let of = |len: &usize| Weights {
+                id: ParamId::new(),
+                owner: 0,
+                shape: Shape::new([*len]),
+                form: Form::Device,
+            };
+            lens.iter().map(of).collect()
+        };
+        let lens = |lens: &[usize], most: usize| -> Vec<usize> {
+            rounds(list(lens), 4 * most).iter().map(Vec::len).collect()
+        };
+        assert_eq!(lens(&[1, 2, 3, 4], 3), [2, 1, 1]);
+        assert_eq!(lens(&[9, 1, 1, 9], 3), [1, 2, 1]);
+        assert_eq!(lens(&[], 3), [0_usize; 0]);
+    }
+}
