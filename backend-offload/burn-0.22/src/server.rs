@@ -161,7 +161,7 @@ impl<S: ServerStorage> OffloadServer<S> {
         Ok(block)
     }
 
-    /// Bindings of those buffers whose marks only the inner server knows.
+    /// Bindings whose marks only the inner server knows.
     fn on_device(&self, bindings: Vec<BufferBinding>) -> Vec<BufferBinding> {
         let physical = |mut binding: BufferBinding| {
             let block = self.device.name(&binding);
