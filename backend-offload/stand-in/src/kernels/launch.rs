@@ -19,7 +19,7 @@ pub(crate) struct Launch {
     pub(crate) arguments: Vec<Vec<u64>>,
 }
 
-/// Set before each block: as on a GPU, shared memory holds no useful number.
+/// Set before each block: on a GPU, too, shared memory begins with no useful number.
 const SHARED_POISON: u8 = 0xFF;
 
 impl Launch {
