@@ -1,4 +1,4 @@
-//! States on disk in small chunks, compared with states in host memory.
+//! States on disk, in small chunks, against states in host memory.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
@@ -229,8 +229,8 @@ fn in_line(disk: &DiskMemory, chunks: [usize; 3]) -> [Storage; 3] {
     })
 }
 
-/// Sets all masters to 1. Calls `within` with each chunk's number, counted over all states. Returns each state's
-/// result, and the states reported as written.
+/// Sets all masters to 1. Calls `within` with each chunk's number over all states. Returns each state's result, and the
+/// states reported as written.
 fn step_in_line(
     kept: &mut [Storage; 3],
     within: impl Fn(usize),
