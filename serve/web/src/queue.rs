@@ -24,7 +24,7 @@ pub(crate) struct Job {
     pub(crate) queued: Instant,
 }
 
-/// [`SequenceRequest::max_tokens`] bounds the events in the channel.
+/// [`SequenceRequest::max_tokens`] bounds the channel's events.
 #[derive(Debug, Clone)]
 pub(crate) struct EventSender {
     pub(crate) index: usize,
@@ -106,7 +106,7 @@ impl Queue {
         Self { capacity, state: Mutex::default(), changed: Condvar::new(), pace: Pace::default() }
     }
 
-    /// Queues all of `jobs`, or none without room.
+    /// Queues all of `jobs`, or none.
     pub(crate) fn push(&self, jobs: Vec<Job>) -> Result<(), Full> {
         let mut state = self.lock();
         state.jobs.retain(|job| !job.sender.is_abandoned());

@@ -88,7 +88,6 @@ impl Findings {
         )
     }
 
-    /// An estimate for a world of one.
     fn share_of_a_step(&self) -> String {
         let Some(largest) = self.sums.iter().max_by_key(|overhead| overhead.bytes) else {
             return String::new();

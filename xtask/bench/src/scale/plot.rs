@@ -1,4 +1,4 @@
-//! A record's picture: measured rates by size, simulated efficiencies by ranks.
+//! A record's picture: rates by size, simulated efficiencies by ranks.
 
 use crate::records::{
     bytes::Bytes,

@@ -1,4 +1,4 @@
-//! One repetition of one exchange, parsed from the measuring program's output: a record's raw data.
+//! One repetition of one exchange, parsed: a record's raw data.
 
 use std::fmt;
 
@@ -22,14 +22,14 @@ pub(super) enum Kind {
     OneBit,
     ReduceScatter,
     AllGather,
-    /// A world of one's additions in plain loops.
+    /// A world of one's sums in plain loops.
     Plain,
     Alone,
     /// The difference from `Plain` is noise.
     PlainAgain,
     /// Training without MPI.
     Step,
-    /// The same step under `mpirun -n 1`.
+    /// Under `mpirun -n 1`.
     StepUnderMpi,
     StepAgain,
 }

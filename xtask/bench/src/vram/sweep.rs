@@ -47,7 +47,7 @@ pub(super) fn run(
     Ok(cells)
 }
 
-/// Returns why bounds are missing. Recordings do not depend on the budget: any that fits will do.
+/// Why bounds are missing. Recordings are equal under all budgets that fit.
 fn note_bounds(
     trainer: &Trainer,
     model: &Model,
