@@ -4,7 +4,7 @@
 //! step. Freed pages of the heap are reused. The process holds its tensors' peak memory and a few percent more, a fifth
 //! with an arena per thread.
 //!
-//! Dry runs touch no tensor memory: fresh pages cost nothing, but heap memory would be cleared.
+//! Dry runs touch no tensor memory: fresh pages cost nothing, heap memory would be cleared.
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 static KEPT: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);

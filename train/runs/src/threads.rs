@@ -1,4 +1,4 @@
-//! The thread pool for CPU tensors, with the calling thread.
+//! The thread pool for CPU tensors.
 
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;

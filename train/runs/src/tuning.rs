@@ -1,4 +1,4 @@
-//! Defaults of a run that begins with trained weights, which those of pretraining would destroy.
+//! Defaults of a run that begins with trained weights, which pretraining's defaults would destroy.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use crate::BadInput;
 use crate::checkpoint::CONFIG;
 use crate::config::Config;
 
-/// Conversations are seldom longer, and memory grows with length.
+/// Conversations are seldom longer; memory grows with length.
 const SEQUENCE: usize = 2048;
 
-/// Accumulated: the plan lets them pass together.
+/// Accumulated: the plan may let them pass together.
 const SEQUENCES: usize = 4;
 
 const MAX_BYTES: u64 = 4 << 20;
@@ -80,7 +80,7 @@ pub fn tuned(folder: &Path, set: &[String]) -> anyhow::Result<Config> {
     } else {
         weights::pretrained_config(folder).map_err(|error| BadInput(error.to_string()))?
     };
-    // Any vocabulary will do: none is opened.
+    // Unopened: any vocabulary will do.
     let base = json!({
         "model": model.to_value(),
         "tokenizer": { "kind": "file", "path": folder },

@@ -10,20 +10,20 @@ use serde::Serialize;
 
 use super::{DiskTraffic, Machine, Plan};
 
-/// Rounds until evictions no longer change.
+/// Until evictions no longer change.
 const ROUNDS: usize = 6;
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Replayed {
-    /// Device bytes without a limit.
+    /// Without a limit.
     pub(crate) peak: u64,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
     pub(crate) bytes_read: u64,
-    /// Bytes of spilled tensors and optimizer state.
+    /// Of spilled tensors and optimizer state.
     pub(crate) disk_written: u64,
     pub(crate) disk_read: u64,
-    /// `None` if a speed of link, arithmetic or disk in use is unknown.
+    /// `None` if the speed of link, arithmetic or a used disk is unknown.
     pub(crate) seconds: Option<f64>,
 }
 
@@ -87,7 +87,7 @@ impl Replayed {
     }
 }
 
-/// `None` if the link's or arithmetic's speed is unknown. Device memory costs no time.
+/// `None` if link's or arithmetic's speed is unknown. Device memory costs no time.
 fn speeds(machine: &Machine) -> Option<Speeds> {
     let disk = machine.disk_bytes_per_second.map_or(f64::INFINITY, |[write, read]| write.min(read));
     let (link, flops) = (machine.link_bytes_per_second?, machine.flops_per_second?);
@@ -173,7 +173,6 @@ mod tests {
         let plan = planned(&machine);
         assert_eq!((plan.bytes_in_per_step, plan.bytes_out_per_step), (0, 0));
         assert!(plan.replayed.is_some_and(|replayed| replayed.seconds.is_some()), "{plan}");
-        // This recording counts no floating-point operations.
         let bytes = include_bytes!("../../../backend-offload/pager/replay/traces/gpt-124m-16k.trace");
         let step = Recording::from_bytes(bytes).expect("a recording");
         let replayed = Replayed::replay(&step, &machine, OptimizerBytes::default()).expect("it fits");
