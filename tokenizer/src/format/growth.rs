@@ -1,7 +1,6 @@
 //! Bounds how much components lengthen text.
 //!
-//! A kilobyte of chained replacements can turn a letter into gigabytes. A chain's bound is the product of its steps',
-//! known before it runs.
+//! A kilobyte of chained replacements can turn a letter into gigabytes. A chain's bound is the product of its steps'.
 
 use serde_json::Value;
 

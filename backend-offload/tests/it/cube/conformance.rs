@@ -76,7 +76,7 @@ fn assert_same(plain: &Report, spilled: &Report) {
     assert_eq!(expected.len(), found.len(), "operations that ran on both");
 }
 
-/// On CUDA, the driver refuses plain kernels for empty tensors.
+/// CUDA's driver refuses plain kernels for empty tensors.
 fn adapted(machine: &Machine, child: Child) -> Child {
     if machine.is_vulkan() {
         return child;
@@ -85,7 +85,7 @@ fn adapted(machine: &Machine, child: Child) -> Child {
 }
 
 fn everything_managed(machine: &Machine, threads: usize, budget: &str) -> Child {
-    // Without cuts of fusion, so both backends run the same kernels.
+    // Without cuts of fusion, both backends run the same kernels.
     adapted(machine, machine.child("cube/operations"))
         .with("threads", threads)
         .with("budget", budget)

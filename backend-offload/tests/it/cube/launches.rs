@@ -1,4 +1,4 @@
-//! A resident launch's cost, and a refused one's effect, at CubeCL's level.
+//! A resident launch's cost, and a refused one's effect, in CubeCL.
 
 use super::{Machine, Plain, Spilling, Target, children, install, promises};
 use crate::allocations;

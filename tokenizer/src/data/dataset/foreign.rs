@@ -1,5 +1,4 @@
-//! llm.c's and nanoGPT's `.bin` shards, found by name. They name no tokenizer: the caller's gives vocabulary and
-//! opening token.
+//! llm.c's and nanoGPT's `.bin` shards, found by name. The caller's tokenizer gives vocabulary and opening token.
 
 use std::{
     fs::{self, File},
@@ -61,7 +60,7 @@ pub(super) fn format(path: &Path) -> Result<ShardFormat, Error> {
     }
 }
 
-/// Finds ids beyond the vocabulary before a run reaches them.
+/// Before a run reaches them.
 pub(super) fn check_vocabulary(shard: &ShardMap) -> Result<(), Error> {
     shard.read(0, CHECKED_IDS.min(shard.tokens()) as usize).map(|_| ())
 }

@@ -1,7 +1,7 @@
 //! Token shards, between preparation and training.
 //!
-//! A shard has llm.c's `.bin` format: a header of 256 32-bit integers, then ids. A manifest describes a set.
-//! Conversations have loss masks in the same format, a byte per token; beginnings of documents have a file, too.
+//! A shard has llm.c's `.bin` format: a header of 256 32-bit integers, then ids. A manifest describes a set. Loss masks
+//! of conversations have the same format, a byte per token; documents' beginnings have a file, too.
 
 mod header;
 mod manifest;
