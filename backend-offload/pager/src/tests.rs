@@ -1,4 +1,4 @@
-//! Properties of the pager, without contents. `backend-offload` tests random programs with contents.
+//! The pager, without contents. `backend-offload` tests random programs with contents.
 
 use super::*;
 
@@ -33,7 +33,7 @@ impl Reports for Pager {
     }
 }
 
-/// Completes and returns every step of the latest operation.
+/// Of the latest operation.
 fn take_steps(pager: &mut Pager) -> Result<Vec<Step>, Stop> {
     let mut steps = Vec::new();
     loop {
@@ -164,7 +164,6 @@ fn the_program_may_say_who_leaves_first_and_last() {
             Step::Evict { block, .. } => blocks.iter().position(|known| known == block),
             _ => None,
         };
-        // All others are operands.
         others.push(other);
         left.extend(operate(&mut pager, &others).iter().filter_map(evicted));
         pager.wrote(other).expect("on the device");

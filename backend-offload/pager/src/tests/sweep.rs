@@ -18,7 +18,6 @@ pub(super) struct Sweep {
     pub waited_for: Waited,
 }
 
-/// Bytes that operations waited for.
 #[derive(Default)]
 pub(super) struct Waited {
     pub loaded: u64,
@@ -53,7 +52,7 @@ impl Sweep {
         self.waited_for.written += after.disk.bytes_to_disk - before.disk.bytes_to_disk;
     }
 
-    /// Sweeps `ROUNDS` times, with `after` after each operation.
+    /// `ROUNDS` times, with `after` after each operation.
     pub fn run(mut self, mut after: impl FnMut(&mut Self, BlockId)) -> Self {
         for round in 0..ROUNDS {
             for n in (0..BLOCKS).chain((0..BLOCKS).rev()) {
