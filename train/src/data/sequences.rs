@@ -23,7 +23,6 @@ pub(super) struct Sequences {
     none: i32,
 }
 
-/// A source's part in a run.
 #[derive(Debug)]
 pub(crate) struct SourceUse {
     pub(crate) name: String,

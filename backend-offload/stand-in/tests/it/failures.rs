@@ -1,4 +1,4 @@
-//! A copy that fails: where its error appears, and whether it stays.
+//! A failed copy: where its error appears, and whether it stays.
 
 use crate::{
     child::{Scenario, run},

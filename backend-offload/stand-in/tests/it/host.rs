@@ -1,4 +1,4 @@
-//! The host's simulated time: what calls cost, and what holds up the program.
+//! The host's simulated time: calls' costs, and waits.
 
 use crate::{
     child::{Scenario, compiler_found, run},
@@ -138,7 +138,7 @@ const TOUCH: &str = "#include <cuda_runtime.h>
 extern \"C\" __global__ void touch(float* x, const float* __restrict__ y) { x[threadIdx.x] = y[threadIdx.x]; }
 ";
 
-/// A kernel on operands of 10 MB and 90 MB in two allocations, or on the first as both.
+/// On operands of 10 MB and 90 MB in two allocations, or on the first as both.
 fn kernel(expected: f32, two_operands: bool) {
     let cuda = Cuda::start();
     let touch = cuda.kernel(TOUCH, "touch");

@@ -1,4 +1,4 @@
-//! nginx and Caddy in front of the server, with the configurations that the documentation names.
+//! nginx and Caddy in front of the server, as documented.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -92,7 +92,6 @@ fn nginx(program: &Path, server: &TestServer, change: impl Fn(&str) -> String) -
     let block = change(&plain.join("\n"))
         .replace("server_name", &format!("listen 127.0.0.1:{}; server_name", free_port()));
     let (head, tail) = block.split_once("location").unwrap();
-    // The port stays last.
     let text = format!(
         "daemon off; master_process off; pid nginx.pid; error_log stderr crit; events {{}}\n\
          http {{ access_log off; proxy_read_timeout 1s; proxy_buffering on;\n{}\nlocation{tail}\n}}\n# {}",
