@@ -1,5 +1,5 @@
-//! Disk throughput compared with `fio`, at the same piece size and queue depth: `cargo bench -p backend-offload -p
-//! host-optim --bench disk_speed -- FOLDER`. The bench of this name in host-optim steps optimizer states.
+//! Disk throughput against `fio`, at the same piece size and queue depth: `cargo bench -p backend-offload -p host-optim
+//! --bench disk_speed -- FOLDER`. Its namesake in host-optim steps optimizer states.
 
 mod fio;
 

@@ -1,11 +1,11 @@
-//! Memory for keys and values of concurrent answers: a number of positions from a budget in bytes.
+//! Memory for keys and values of concurrent answers: positions from a budget in bytes.
 
 use anyhow::ensure;
 use backend_offload::{Budget, Bytes, TierStats};
 use models::GptConfig;
 use models::ragged::POSITIONS_AT_ONCE;
 
-/// Share of the memory left by the weights that the default takes. Activations and logits need the rest.
+/// By default, of the memory left by the weights. Activations and logits need the rest.
 const SHARE: f64 = 0.5;
 
 /// Room for keys and values.
@@ -54,7 +54,7 @@ impl KvRoom {
         Ok(Self { bytes, bytes_per_token, positions })
     }
 
-    /// The room in words: bytes, and answers of which length fit at once.
+    /// Bytes, and answers of which length fit at once.
     pub fn describe(&self, config: &GptConfig, slots: usize) -> String {
         let slots = slots.min(self.positions / POSITIONS_AT_ONCE.min(config.n_positions)).max(1);
         let tokens = (self.positions / slots).min(config.n_positions);

@@ -1,5 +1,5 @@
-//! Where each parameter is stepped, and how its new weights reach the device. The configuration alone decides, for runs
-//! and plans alike (`a_parameters_home_follows_from_its_part_and_the_configuration`).
+//! Where each parameter is stepped, and how its new weights reach the device. The configuration alone decides
+//! (`a_parameters_home_follows_from_its_part_and_the_configuration`).
 
 use std::collections::HashMap;
 
@@ -16,14 +16,14 @@ pub(crate) enum Home {
     Device,
     /// State in host memory or on the disk.
     Host(Form),
-    /// The embedding's table is in host memory; only a batch's rows cross the link.
+    /// The embedding's table is in host memory; a batch's rows cross the link.
     HostRows,
 }
 
 /// How a host-stepped parameter crosses the link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Form {
-    /// Whether weights are bf16 on the device and f32 on the host.
+    /// bf16 on the device and f32 on the host.
     pub(crate) narrow: bool,
     /// Code of weights in tiles of eight bits.
     pub(crate) code: Option<Code>,
@@ -33,7 +33,7 @@ pub(crate) struct Form {
 
 impl Form {
     pub(crate) fn new(config: &Config, parameter: &ParameterInfo) -> Self {
-        // Vectors are small, and a lookup of a few rows would decode the whole table.
+        // Vectors are small; a lookup of a few rows would decode the whole table.
         let in_tiles = parameter.is_projection();
         let code = match config.memory.stream {
             StreamKind::Computed => None,
@@ -103,7 +103,7 @@ impl Parameters {
         self.by_name.get(name)?.0.block()
     }
 
-    /// Parameters not stepped on the host have the default form.
+    /// The default form if not stepped on the host.
     pub(crate) fn form(&self, name: &str) -> Form {
         match self.home(name) {
             Some(Home::Host(form)) => form,

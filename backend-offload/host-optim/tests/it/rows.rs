@@ -1,4 +1,4 @@
-//! Rows stepped by number, compared with the whole matrix: the same bits.
+//! Rows stepped by number: the whole matrix' bits.
 
 use backend_offload::HostMemory;
 use host_optim::{AdamW, Format, HostRows, HostState, Rule, Saved, Sgd, Stride, Values, ValuesMut};
