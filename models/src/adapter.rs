@@ -187,7 +187,7 @@ impl<B: Backend> Adapter<B> {
         }
     }
 
-    /// The addition to the projection of `x`, wide. `x` is `[rows, inputs]` in the compute type.
+    /// The addition to `x`'s projection, wide. `x` is `[rows, inputs]` in the compute type.
     pub(crate) fn forward(&self, x: Tensor<B, 2>, key: Option<DropoutKey>, compute: Compute) -> Tensor<B, 2> {
         let x = dropout(x, self.dropout, key, self.place);
         // Scaled where the tensor is small.

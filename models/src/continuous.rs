@@ -67,7 +67,7 @@ pub struct Chosen {
 pub struct PromptRead {
     /// Tokens that another sequence had read.
     pub cached: usize,
-    /// Of the prompt's tokens after the first, if requested.
+    /// Likelihoods of the prompt's tokens after the first, if requested.
     pub likelihoods: Vec<Likelihood>,
 }
 
@@ -259,7 +259,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         known.max_by_key(|(_, len)| *len).filter(|(_, len)| *len >= row.read() + SHARED)
     }
 
-    /// Whether an earlier sequence is reading more of this text than the `known` tokens, which may be its own.
+    /// Whether an earlier sequence is reading more of this text than the `known` tokens.
     fn is_being_read(&self, key: u64, known: usize, source: Option<Source>) -> bool {
         let row = &self.rows[&key];
         self.rows.range(..key).any(|(other_key, other)| {
@@ -288,7 +288,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
     }
 
     /// Chooses this step's readers and their numbers of tokens. Views of others' caches are taken here only: the read
-    /// copies them, so none keeps a longer cache alive.
+    /// copies them.
     fn plan(&mut self) -> BTreeMap<u64, usize> {
         let keys: Vec<u64> = self.rows.keys().copied().collect();
         let mut left = self.piece;

@@ -61,7 +61,7 @@ pub struct Batch<B: Backend> {
     pub inputs: Input<B>,
     /// Tokens to predict, `[B, T]`.
     pub targets: Tensor<B, 2, Int>,
-    /// Of each target, `[B, T]`; `None` for equal weights.
+    /// Weight of each target, `[B, T]`; `None` for equal weights.
     pub mask: Option<Tensor<B, 2>>,
 }
 

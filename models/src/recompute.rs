@@ -92,7 +92,7 @@ struct BatchPass<I: Backend> {
     inputs: Input<I>,
     targets: Option<HeadTargets<I>>,
     options: PassOptions,
-    /// Of all segments but the first, which starts from tokens.
+    /// Inputs of all segments but the first, which starts from tokens.
     kept: Vec<SegmentInput<I>>,
     /// The residual stream forward, its gradient backward; absent while a segment runs.
     stream: Option<Tensor<I, 3>>,

@@ -86,7 +86,7 @@ pub(crate) struct Angles<B: Backend> {
     sin: Tensor<B, 4>,
 }
 
-/// Of a feature pair, before stretching.
+/// Angle per position of a feature pair, before stretching.
 pub(crate) fn frequency(theta: f64, pair: usize, width: usize) -> f64 {
     theta.powf(-2.0 * pair as f64 / width as f64)
 }

@@ -230,7 +230,7 @@ const GROUP: usize = 256;
 /// ```
 ///
 /// The host draws p per column. A tile's m and a sum a draw for its group and one for its place there: little crosses
-/// the link, and all backends get equal numbers.
+/// the link.
 fn thresholds<B: Backend>(tiles: usize, key: u64, device: &B::Device) -> Tensor<B, 2> {
     let mut random = Random::new(key);
     let mut draw = |count: usize, below: u64| -> Vec<i32> {

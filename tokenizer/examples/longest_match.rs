@@ -27,7 +27,7 @@ use tokenizer::{
 const SEED: u64 = 1;
 const WORDS: u32 = 20_000;
 const FIRST_WORD: u32 = 0x4E00;
-/// Of repeated passages.
+/// Source tokens of repeated passages.
 const MEMORABLE: usize = 1 << 22;
 const LOOK_UPS: usize = 200_000;
 

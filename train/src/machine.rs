@@ -171,7 +171,7 @@ fn products<B: Backend>(device: &B::Device, side: usize, compute: Compute, count
     Some(begun.elapsed().as_secs_f64())
 }
 
-/// Of a host copy larger than the caches: the CPU's block speed.
+/// Bytes per second of a copy larger than the caches: the CPU's block speed.
 fn host_copy() -> f64 {
     const BYTES: usize = 64 << 20;
     let from = vec![1_u8; BYTES];

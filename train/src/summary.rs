@@ -62,7 +62,7 @@ pub(crate) struct Summary {
     foretold: u64,
     diverged: u64,
     stall_seconds: f64,
-    /// Of this process, and seconds that training waited for them.
+    /// Saves by this process, and seconds that training waited for them.
     saves: u64,
     saves_waited_seconds: f64,
     largest_launch: u64,

@@ -19,7 +19,7 @@ use xtask::{
 /// Relative to the repository's root.
 pub(crate) const FOLDER: &str = "backend-offload/burn-0.22";
 
-/// Of `cubecl` and `burn`: tested with, and newer ones that must compile.
+/// `cubecl` and `burn`: tested with, and newer ones that must compile.
 const STABLE: [&str; 2] = ["0.11.3", "0.22.1"];
 const NEXT: [&str; 2] = ["0.12.0-pre.1", "0.23.0-pre.1"];
 

@@ -218,7 +218,6 @@ impl ChunkStore {
         }
     }
 
-    /// Called after the last write. Returns whether the state is whole.
     fn finish_writes(&self) -> bool {
         let is_whole = self.failure.get().is_none();
         self.torn.store(!is_whole, Relaxed);

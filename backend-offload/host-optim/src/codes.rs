@@ -25,7 +25,7 @@ pub(crate) const NEAREST: u32 = 1 << (CUT - 1);
 pub(crate) const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
 pub(crate) const NAN: u16 = (f32::NAN.to_bits() >> 16) as u16;
 
-/// Rounding bits of both moments. They share the first's lowest and the second's highest.
+/// Of the shared bits, the first moment has the lowest, the second the highest.
 #[inline(always)]
 pub(crate) fn noises(drawn: u32) -> [u32; 2] {
     [drawn >> (32 - CUT), drawn & ((1 << CUT) - 1)]

@@ -193,7 +193,6 @@ pub(crate) struct StepContext<'a> {
 }
 
 impl StepContext<'_> {
-    /// `weights` receive the result, if given. The compact format also reads them.
     pub(crate) fn step(self, arrays: &mut Arrays<'_>, gradient: Values<'_>, weights: Option<ValuesMut<'_>>) {
         match gradient {
             Values::F32(gradient) => self.step_with(arrays, gradient, weights),

@@ -91,7 +91,7 @@ mod tests {
         assert!((15.9..16.1).contains(&mean), "{mean}");
     }
 
-    /// An element's errors add up over its steps: the variance of their sum shows every correlation between steps.
+    /// The variance of an element's summed errors shows every correlation between steps.
     #[test]
     fn draws_of_one_element_are_uncorrelated_between_steps() {
         const STEPS: u32 = 512;

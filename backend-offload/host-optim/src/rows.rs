@@ -292,7 +292,7 @@ impl HostRows {
         self.take_steps(rows, None);
     }
 
-    /// Takes all missed steps; the last one along `gradient`, if given.
+    /// The last one follows `gradient`, if given.
     fn take_steps(&mut self, rows: &[u32], gradient: Option<&[f32]>) {
         if self.state.memory.computes_nothing() {
             return;

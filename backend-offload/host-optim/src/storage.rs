@@ -131,8 +131,8 @@ impl Storage {
         }
     }
 
-    /// Calls `change` once in host memory, by chunk on disk. After an error, and until all are
-    /// [written](Self::when_written), numbers cannot be read.
+    /// Calls `change` once in host memory, by chunk on disk. Until all are [written](Self::when_written), numbers
+    /// cannot be read.
     pub(crate) fn change(
         &mut self,
         pipeline: &mut Pipeline,

@@ -37,8 +37,8 @@ enum Form {
 }
 
 impl Incoming {
-    /// Starts to read a share of the gradient of parameter `name`. Asynchronous copies return during the transfer,
-    /// whose end frees the tensor's memory.
+    /// Starts to read a share of the gradient of parameter `name`. With asynchronous copies it returns early; the
+    /// transfer's end frees the tensor's memory.
     pub fn begin<B: Backend, const D: usize>(
         name: &str,
         share: Tensor<B, D>,

@@ -87,7 +87,7 @@ pub struct Block {
     pub(crate) last_use: u64,
     /// Code outside operations may use its memory: it stays.
     pub(crate) pinned: bool,
-    /// Of a failed move. Other blocks are tried first.
+    /// Operation of a failed move. Other blocks are tried first.
     pub(crate) stuck_in: u64,
     /// Brought ahead and unused since.
     pub(crate) ahead: bool,

@@ -78,7 +78,7 @@ impl Eviction {
         }
     }
 
-    /// Of the new operation; all blocks if `anew`.
+    /// Enters the new operation's operands; all blocks if `anew`.
     pub fn enter_operands(&mut self, view: View, anew: bool) {
         if !self.order.is_awake() {
             return;

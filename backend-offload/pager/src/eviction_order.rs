@@ -231,7 +231,7 @@ impl EvictionOrder {
         }
     }
 
-    /// Of one class. Blocks with stale entries go to `moved`.
+    /// The first of one class. Blocks with stale entries go to `moved`.
     fn top(
         &mut self,
         at: usize,

@@ -198,7 +198,7 @@ impl Forecast {
         self.outlooks[index] = Outlook { generation: id.generation, born: self.now(), ..Outlook::default() };
     }
 
-    /// With unknown future: last use plus time in use, since a block used throughout a step is used early in the next.
+    /// With unknown future: last use plus time in use. A block used throughout a step is used early in the next.
     pub fn recent(&self, id: BlockId) -> u64 {
         self.outlook(id).map_or(0, |outlook| {
             let used = outlook.used.max(outlook.born);
@@ -334,8 +334,8 @@ impl Forecast {
         self.trace.block(place).and_then(|id| self.outlook(id)).is_some_and(|outlook| outlook.used > 0)
     }
 
-    /// Whether this operation names the predicted blocks, in any size: each from the same place as in `past`, or unused
-    /// as there.
+    /// Whether this operation names the predicted blocks, in any size: each from the same place as in `past`, or
+    /// unused.
     fn differs_in_sizes(&self, number: u64, past: u64) -> bool {
         let (here, there) = (self.trace.uses(number), self.trace.uses(past));
         let as_many = here.end - here.start == there.end - there.start && !here.is_empty();

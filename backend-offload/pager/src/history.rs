@@ -54,7 +54,7 @@ impl PackedNext {
 struct Operation {
     /// Hash of its operand sizes.
     look: u64,
-    /// Of its look and earlier ones.
+    /// Hash of its look and earlier ones.
     context: u64,
     first: u64,
 }
@@ -112,7 +112,7 @@ impl PackedSize {
 pub(crate) struct History {
     operations: Ring<Operation>,
     uses: Ring<Use>,
-    /// Of each context, by bits of its hash.
+    /// The latest operation by bits of its context's hash.
     latest: Vec<u64>,
 }
 

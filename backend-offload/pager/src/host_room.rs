@@ -82,7 +82,7 @@ impl View<'_> {
     }
 }
 
-/// Of a block on the device; those also on disk first.
+/// Largest host copy of a block on the device; those also on disk first.
 fn largest_duplicate<'a>(live: impl Iterator<Item = (BlockId, &'a Block)>) -> Option<BlockId> {
     let is_duplicate = |block: &Block| {
         block.place() == Place::Device { clean: Some(Tier::Host) } && block.copies.moving().is_none()

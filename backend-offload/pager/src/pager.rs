@@ -126,7 +126,7 @@ impl Pager {
     }
 
     /// Removes a block on the device whose memory a copy still uses. Its bytes are free when the returned move ends.
-    /// `None`, and nothing is done, if it is in a move, as one kept while it left.
+    /// `None`, and nothing is done, if it is in a move.
     pub fn discard(&mut self, id: BlockId) -> Result<Option<Token>, Fault> {
         Ok(self.blocks.discard(id)?.inspect(|_| self.listeners.freed(id)))
     }
@@ -451,7 +451,7 @@ impl Pager {
     }
 
     /// Whether to sweep, for adapters without reports of drops. Bounds the device to the live blocks, a small part
-    /// more, and one block, at constant time per insertion.
+    /// more, and one block.
     pub fn sweep_pays(&self) -> bool {
         self.request.sweep_pays(self.blocks.count(), self.blocks.ledger().resident())
     }

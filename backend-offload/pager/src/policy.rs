@@ -41,7 +41,7 @@ impl Recency {
         Self { policy, sweeping: 0 }
     }
 
-    /// Of the `away` blocks still away, `older` were unused longer.
+    /// `older` of the `away` blocks still away were unused longer.
     pub fn restored(&mut self, older: usize, away: usize) {
         if away < 2 {
             return;

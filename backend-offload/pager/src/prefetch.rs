@@ -19,13 +19,13 @@ use crate::write_ahead::WriteAhead;
 /// Operations that the schedule reaches ahead.
 const FAR: u64 = 1 << 13;
 
-/// Copies off the device in progress. One would leave the link idle between operations; many would delay urgent copies.
+/// Copies off the device in progress. One leaves the link idle between operations; many delay urgent copies.
 const LEAVING: usize = 32;
 
 /// Planned at a time, to delay no operation for long.
 const PLAYED: u32 = 8;
 
-/// Operations between rebuilds of a schedule that is wrong, or ended by another preference or limit.
+/// Operations between rebuilds of a schedule that is wrong or ended early.
 const OFTEN: u64 = 256;
 
 /// A link on which moves are started ahead.

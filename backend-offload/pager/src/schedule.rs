@@ -8,7 +8,7 @@ use crate::memory_profile::MemoryProfile;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Blocks of so many last operations leave only if all others are needed soon: too little time to copy them ahead.
+/// Blocks of so many last operations leave last: too little time to copy them ahead.
 const RESTED: u64 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,7 +32,7 @@ pub(crate) struct Return {
     /// The operation that uses it.
     pub by: u64,
     pub name: Name,
-    /// Of all returns up to this one.
+    /// Bytes of all returns up to this one.
     pub until: u64,
 }
 
@@ -78,7 +78,7 @@ impl SimulatedBlock {
 
 type Number = u32;
 
-/// Of simulated blocks. Entries of older generations are stale.
+/// Next uses and ends. Entries of older generations are stale.
 #[derive(Debug, Default)]
 struct Calendar {
     /// Operation, operand, block, generation.
@@ -107,7 +107,7 @@ pub(crate) struct Schedule {
     order: EvictionOrder,
     resident: u64,
     moves: Moves,
-    /// Bytes on the device after each operation, less all returns so far, if blocks leave as early as possible.
+    /// Bytes on the device after each operation, less returns so far, if blocks leave as early as possible.
     profile: MemoryProfile,
     operands: Vec<Option<Number>>,
 }

@@ -33,7 +33,6 @@ impl Reports for Pager {
     }
 }
 
-/// Of the latest operation.
 fn take_steps(pager: &mut Pager) -> Result<Vec<Step>, Stop> {
     let mut steps = Vec::new();
     loop {
@@ -92,7 +91,7 @@ fn blocks_that_fit_never_move() {
 
 #[test]
 fn a_block_that_was_not_written_since_leaves_without_a_copy() {
-    // Room for two of three blocks: writes evict one, and later evictions are clean.
+    // Room for two of three blocks: later evictions are clean.
     let counters = check(20, Policy::LeastRecentlyUsed, 3, &[&[0], &[1], &[2], &[0], &[1]]);
     assert_eq!(counters.link.evictions, 3, "each block is copied out once");
     assert!(counters.link.clean_drops > 0);

@@ -11,7 +11,7 @@ use crate::recent_activity::RecentActivity;
 use crate::rooms::Rooms;
 use crate::view::View;
 
-/// Of the host, kept ready. Half as much lengthens steps; more wears the drive.
+/// The part of the host kept ready. Half as much lengthens steps; more wears the drive.
 const READY: u64 = 48;
 
 /// Kept ready at most. A smaller disk is left to blocks that must spill.

@@ -25,7 +25,7 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
     #[doc(hidden)]
     const READS_TAKE_ERRORS: bool;
 
-    /// Default limit of buffers per fused kernel. Fusion's cuts decide rounding, so no budget may change it.
+    /// Default buffers per fused kernel. Fusion's cuts decide rounding: no budget may change it.
     #[doc(hidden)]
     const FUSED_OPERANDS: u32;
 
@@ -56,7 +56,7 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
         None
     }
 
-    /// The error of the last launch. Waits for work only if the runtime keeps no launch errors at hand.
+    /// The error of the last launch. Waits for work only if the runtime does not keep it.
     #[doc(hidden)]
     fn launch_error(server: &mut Self::Server, stream: StreamId) -> Option<ServerError> {
         server.flush(stream).err()
@@ -74,8 +74,7 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
         limits.max_page_size
     }
 
-    /// Part of the key of autotune's cache, which the plain runtime shares. `Runtime::name` needs a client, which would
-    /// start a second server.
+    /// Part of the key of autotune's cache, shared with the plain runtime. `Runtime::name` would start a second server.
     #[doc(hidden)]
     fn runtime_name(info: &<Self::Server as ComputeServer>::Info) -> &'static str;
 

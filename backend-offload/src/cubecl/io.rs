@@ -255,7 +255,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         true
     }
 
-    /// Pins the block while the handle lives: the user may write to it at any time.
+    /// Pins the block while the handle lives: the user may write to it.
     pub(super) fn hand_out(
         &mut self,
         mut binding: Binding,
@@ -294,7 +294,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
             .map_err(|panic| read_error(&runtime_panic(READ, panic.as_ref())))
     }
 
-    /// `None` if the tensors must be read in stream order. Otherwise only the future's second poll waits.
+    /// `None` if the tensors must be read in stream order. Else only the future's second poll waits.
     fn read_in_parallel(
         &mut self,
         paging: &Paging,

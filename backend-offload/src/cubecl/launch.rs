@@ -121,8 +121,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
             return Err(OffloadError::RuntimePanic { operation: operation(), message });
         }
 
-        // Only the stream returns a launch's error. Checked where a launch can fail: empty grids, tensor maps,
-        // compilations.
+        // Only the stream returns a launch's error. It is checked after empty grids, tensor maps, compilations.
         if task.was_compiled() || may_be_refused {
             return R::launch_error(&mut self.inner, stream).map_or(Ok(()), |error| {
                 Err(OffloadError::LaunchFailed { operation: operation(), message: error.to_string() })

@@ -50,7 +50,7 @@ impl<B: SharedStorage> State<B> {
         self.settle_all(fresh, consumed, reserved, work.name)
     }
 
-    /// A written storage gets a consumed block of its size, a reserved one, or a new one.
+    /// A written storage gets a consumed block of its size, else a reserved or new one.
     fn settle_all(
         &mut self,
         fresh: Vec<Fresh<B>>,

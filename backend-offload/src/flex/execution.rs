@@ -236,7 +236,7 @@ impl<B: SharedStorage> State<B> {
         ran
     }
 
-    /// The inputs' handles, and storages that lost a tensor. Consumed handles are moved, for updates in place.
+    /// The inputs' handles, and storages that lost a tensor. Consumed handles are moved.
     pub(super) fn hand_over(&mut self, inputs: &[TensorIr]) -> (Vec<B::Handle>, Vec<BlockId>) {
         let mut consumed = Vec::new();
         let mut handles: Vec<Option<B::Handle>> = Vec::with_capacity(inputs.len());

@@ -18,7 +18,7 @@ pub fn name(operation: &OperationIr) -> String {
     }
 }
 
-/// Of a product or convolution; 0 for others, which take time by their bytes.
+/// FLOPs of a product or convolution; 0 for others, which take time by their bytes.
 pub fn flops(operation: &OperationIr) -> u64 {
     use ModuleOperationIr as Module;
     let product = |lhs: &TensorIr, out: &TensorIr| {

@@ -87,7 +87,7 @@ impl<B: SharedStorage> Table<B> {
         self.tensors.insert(id, Tensor::Here { handle, block });
     }
 
-    /// Of a storage that was never on the device.
+    /// Adds the only tensor of a storage that was never on the device.
     pub fn add_away(&mut self, id: TensorId, view: B::View, block: BlockId) {
         self.stored.insert(block, Stored { tensors: vec![id], address: None });
         self.tensors.insert(id, Tensor::Away { view, block });

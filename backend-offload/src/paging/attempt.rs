@@ -321,7 +321,7 @@ impl Paging {
     }
 }
 
-/// If `room` no longer allows the bytes, another device or the program took them: the pager decides again.
+/// If `room` no longer allows the bytes, something else took them: the pager decides again.
 fn error_if_room(room: Limit, bytes: u64, failure: MoveFailure) -> Result<bool, Halt> {
     if room.allows(bytes) { Err(Halt::Move(failure)) } else { Ok(false) }
 }

@@ -31,7 +31,7 @@ impl Paging {
         }
         let mut spilled = None;
         let failed = self.carry_out_ahead(device, Link::FromDisk, |tiers, step| match step {
-            // A block named twice in a row was not spilled. An upload that shares the memory keeps it after a spill.
+            // An upload that shares the memory keeps it after a spill. A block named twice was not spilled.
             Step::Spill { block } if tiers.is_lent(block) || spilled == Some(block) => false,
             Step::Spill { block } => {
                 spilled = Some(block);

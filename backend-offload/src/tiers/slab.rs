@@ -23,8 +23,7 @@ pub(crate) enum Slab {
     Hollow(HollowMemory),
 }
 
-/// Aligned by hand: glibc's aligned memory seldom serves the next request of its size, so a process could hold a fifth
-/// more than its tiers count.
+/// Aligned by hand: glibc's aligned memory seldom serves the next request of its size, and wastes up to a fifth.
 pub(crate) struct HeapMemory {
     memory: Vec<u8>,
     start: usize,

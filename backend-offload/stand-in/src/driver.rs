@@ -226,8 +226,7 @@ impl Driver {
         unsafe { copy(to, from) }
     }
 
-    /// A copy into pageable memory reads values. One into pinned memory may spill an unwritten tensor: its bytes are
-    /// only counted.
+    /// A copy into pageable memory reads values. One into pinned memory may spill an unwritten tensor: it is counted.
     fn check_written(&mut self, to: &CopyEnd, from: Rows, actor: &str) {
         match self.device.check_written(from, actor) {
             Err(_) if matches!(to, CopyEnd::Pinned(_)) => {

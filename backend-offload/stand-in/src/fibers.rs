@@ -182,7 +182,7 @@ impl Block {
         }
     }
 
-    /// Called when no fiber is ready. Ends exchanges that some lanes did not join; without any, opens the barrier.
+    /// With no fiber ready: ends exchanges that some lanes did not join; without any, opens the barrier.
     fn release_waiting(&self) {
         let mut released = false;
         for (index, warp) in self.warps.iter().enumerate().filter(|(_, warp)| warp.arrived.get() != 0) {

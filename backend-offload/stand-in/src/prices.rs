@@ -98,7 +98,7 @@ const CALLS: Calls = Calls {
     other: 0.2e-6,
 };
 
-/// Estimates: locking 100 MB takes 40 ms; a mapping costs by the call, hardly by the byte.
+/// Estimates: locking 100 MB takes 40 ms; a mapping costs by the call.
 const MEMORY: Memory = Memory {
     page_lock: Price { base: 50e-6, speed: 2.5e9 },
     page_unlock: Price { base: 100e-6, speed: f64::INFINITY },

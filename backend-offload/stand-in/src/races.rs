@@ -113,7 +113,7 @@ impl Races {
             .filter_map(|old| Some((old, intersection(&old.access.range, &access.range)?)))
             .map(|(old, both)| describe(block, old, &access, when, &both))
             .collect();
-        // Drops accesses that the host has waited for, or that this one covers in its stream.
+        // Drops accesses that the host has waited for, or that this one covers.
         earlier.retain(|old| {
             let covered = old.when.stream == when.stream
                 && access.range.start <= old.access.range.start

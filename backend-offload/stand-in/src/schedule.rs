@@ -63,7 +63,7 @@ pub(crate) struct Schedule<W> {
     streams: Vec<Stream<W>>,
 }
 
-/// In `Random`: the chance that an unrelated stream is drawn first, and the least chance that it then runs.
+/// In `Random`: the chance that an unrelated stream is drawn first, and the least that it then runs.
 const UNRELATED_CHANCE: f64 = 0.5;
 const LEAST_EAGERNESS: f64 = 0.05;
 

@@ -44,7 +44,7 @@ pub(crate) struct Timeline {
 struct StreamTime {
     /// End of its work.
     end: f64,
-    /// Ends of its work that the host has not seen pass, unless its queue is unlimited.
+    /// Ends of its work not yet seen, unless its queue is unlimited.
     queued: VecDeque<f64>,
 }
 
@@ -134,8 +134,8 @@ impl Timeline {
         }
     }
 
-    /// A pageable upload passes the driver's page-locked buffer. The host is free when the last piece is in it; the
-    /// model says, at the copy's end.
+    /// A pageable upload passes the driver's page-locked buffer. The host is free when the last piece is in it: here,
+    /// at the copy's end.
     fn stage(&mut self, bytes: u64, end: f64, call: &'static str) {
         let Some(speed) = self.prices.link.pageable else { return };
         if bytes < LARGE {

@@ -29,7 +29,7 @@ const STEPS: usize = 4;
 /// Large enough to be moved.
 const SHAPE: [usize; 2] = [128, 192];
 
-/// Of a child process; if empty, the child reports its device.
+/// A child's device budget; if empty, it reports its device.
 const BUDGET: &str = "HOST_OPTIM_TEST_BUDGET";
 const MARK: &str = "report> ";
 

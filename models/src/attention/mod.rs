@@ -35,7 +35,7 @@ const MASKED: f64 = -1e30;
 pub(crate) struct Attended<B: Backend> {
     /// `[batch, heads, time, width]`, wide.
     pub(crate) output: Tensor<B, 4>,
-    /// Of each query's softmax denominator, `[batch, heads, time, 1]`, wide.
+    /// Log of each query's softmax denominator, `[batch, heads, time, 1]`, wide.
     pub(crate) log_sum_exp: Tensor<B, 4>,
 }
 

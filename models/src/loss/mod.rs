@@ -27,9 +27,9 @@ pub struct Targets<B: Backend> {
 pub struct LossOptions {
     /// `c * tanh(logit / c)` on the logits.
     pub soft_cap: Option<f64>,
-    /// Of the squared log-partition function, which keeps logits from drifting.
+    /// Weight of the squared log-partition function, which keeps logits from drifting.
     pub z_loss: f64,
-    /// Of the sum; `None` for the mask's sum. Micro-batches share the whole batch's count.
+    /// Divisor of the sum; `None` for the mask's sum. Micro-batches share the whole batch's count.
     pub divisor: Option<f64>,
     /// Type of the product with the head.
     pub compute: Compute,

@@ -239,7 +239,7 @@ pub(super) fn floats(data: TensorData) -> Vec<f32> {
     data.convert_dtype(DType::F32).into_vec().expect("the data was just converted to f32")
 }
 
-/// Of a matrix, with `columns_out` rows.
+/// The transpose has `columns_out` rows.
 pub(super) fn transposed(values: &[f32], columns_out: usize) -> Vec<f32> {
     let columns_in = values.len() / columns_out;
     let mut turned = vec![0.0; values.len()];

@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Bytes above the starting level: the peak during `work`, and its result's. `work` runs on one thread, the second
-/// time: matrix kernels share work among threads, and keep scratch buffers.
+/// time: matrix kernels keep scratch buffers.
 pub(crate) fn bytes<T>(work: impl Fn() -> T + Send + Sync) -> (usize, usize) {
     let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread can be started");
     alone.install(|| {

@@ -72,7 +72,7 @@ impl Access {
         }
     }
 
-    /// Whether `Host` names this server, against DNS rebinding: a hostile domain may resolve to this machine.
+    /// Whether `Host` names this server: under DNS rebinding a hostile domain resolves to this machine.
     pub(crate) fn is_for_this_server(
         &self,
         headers: &HeaderMap,

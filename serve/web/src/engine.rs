@@ -76,7 +76,7 @@ pub struct Token {
 pub struct PromptRead {
     /// Tokens that another sequence had read.
     pub cached: usize,
-    /// Of the prompt's tokens after the first, if requested.
+    /// Likelihoods of the prompt's tokens after the first, if requested.
     pub likelihoods: Vec<Likelihood>,
 }
 

@@ -115,7 +115,7 @@ impl Data {
         Ok(Self { tokenizer, sources: Vec::new(), validation, indexes: None })
     }
 
-    /// Of a run that indexes it.
+    /// The only source of a run that indexes it.
     pub(crate) fn shards(&self) -> &Path {
         &self.sources[0].shards
     }

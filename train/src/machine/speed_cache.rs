@@ -35,7 +35,7 @@ pub(crate) enum Measuring {
 pub(super) struct Speeds {
     pub(super) flops_per_second: Option<f64>,
     pub(super) link_bytes_per_second: Option<f64>,
-    /// Of writing and reading.
+    /// Writing and reading.
     pub(super) disk_bytes_per_second: Option<[f64; 2]>,
 }
 

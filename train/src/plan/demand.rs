@@ -41,7 +41,7 @@ pub(super) struct Demand {
     pub(super) parts: Vec<Part>,
     /// Upper estimate of the largest operation's bytes.
     pub(super) floor: u64,
-    /// Of an update in one operation; split if above the budget.
+    /// Bytes of an update in one operation; split if above the budget.
     one_pass_update: u64,
     /// Lower bound of the largest operation's bytes.
     pub(super) least: u64,
@@ -138,7 +138,7 @@ impl GroupSums {
 }
 
 struct UpdateBytes {
-    /// Of one of its operations.
+    /// Operands of one of its operations.
     named: u64,
     temporaries: u64,
     /// Operands of an update in one operation.

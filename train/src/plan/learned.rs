@@ -13,10 +13,10 @@ pub(super) struct Learned {
     /// Whether all weights learn. Frozen ones are narrow or packed, without gradient.
     pub(super) all: bool,
     pub(super) per_block: u64,
-    /// Of a parameter that learns.
+    /// Numbers of the largest parameter that learns.
     pub(super) largest: u64,
     pub(super) frozen: u64,
-    /// Of frozen block matrices that each use decodes.
+    /// Form of frozen block matrices that each use decodes.
     packed: Option<BaseForm>,
     /// Adapters' bytes per token on the tape: the product with `down`, wide and narrow.
     pub(super) tape_per_token: u64,
@@ -63,7 +63,7 @@ impl Learned {
         if self.all { footprint.narrow_weight_bytes(config.train.recompute) } else { 0 }
     }
 
-    /// Of the largest decoding: its pieces in f32, or these joined.
+    /// Operands of the largest decoding: its pieces in f32, or these joined.
     pub(super) fn decoding_bytes(self, config: &Config) -> u64 {
         let Some(base) = self.packed else { return 0 };
         let numbers = largest_block_matrix(config);

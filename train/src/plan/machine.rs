@@ -15,14 +15,14 @@ pub(crate) struct Machine {
     pub(crate) shares_host: bool,
     /// In one direction while the other is idle.
     pub(crate) link_bytes_per_second: Option<f64>,
-    /// Of a dense matmul.
+    /// A dense matmul's.
     pub(crate) flops_per_second: Option<f64>,
     /// Free bytes per process.
     pub(crate) host_free: Option<u64>,
     pub(crate) host_budget: Option<u64>,
     /// 0 without a disk.
     pub(crate) disk_budget: u64,
-    /// Of writing and reading blocks.
+    /// Writing and reading blocks.
     pub(crate) disk_bytes_per_second: Option<[f64; 2]>,
     pub(crate) measurement: Option<Measurement>,
     pub(crate) disk_free: Option<u64>,

@@ -32,7 +32,7 @@ impl Operations {
         }
     }
 
-    /// Of one-pass AdamW; 0 if the device has none.
+    /// Operand bytes of one-pass AdamW; 0 if the device has none.
     pub(super) fn one_pass_update(self, bytes: u64) -> u64 {
         if self.fused { 0 } else { 4 * bytes }
     }

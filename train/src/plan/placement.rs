@@ -36,7 +36,7 @@ pub(super) struct Placement {
     velocity: bool,
     /// In block matrices updated on the host.
     matrices: u64,
-    /// Of a number in the compute type.
+    /// Bytes of a number in the compute type.
     pub(super) computed: u64,
     /// Whether weights and gradients of `matrices` cross the link in tiles.
     pub(super) tiles: [bool; 2],
@@ -136,7 +136,7 @@ impl Placement {
         self.wide + self.narrow
     }
 
-    /// Of host parameters in the compute type, without an embedding by rows.
+    /// Host parameters in the compute type, without an embedding by rows.
     pub(super) fn computed_bytes(&self) -> u64 {
         (self.wide - self.table) * WIDE + self.narrow * NARROW
     }
@@ -173,7 +173,7 @@ impl Placement {
         self.computed_bytes() - saved
     }
 
-    /// Of the largest operation on tiles. Without fusion, decoded pieces are concatenated.
+    /// The largest operation on tiles. Without fusion, decoded pieces are concatenated.
     pub(super) fn coding_bytes(&self, config: &Config, fused: bool) -> u64 {
         let numbers = self.largest_matrix(config);
         let in_pieces = |tensors: u64, most: usize| tensors * WIDE * numbers.min((most * TILE) as u64);

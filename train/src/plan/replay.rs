@@ -20,7 +20,7 @@ pub(crate) struct Replayed {
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
     pub(crate) bytes_read: u64,
-    /// Of spilled tensors and optimizer state.
+    /// Spilled tensors and optimizer state.
     pub(crate) disk_written: u64,
     pub(crate) disk_read: u64,
     /// `None` if the speed of link, arithmetic or a used disk is unknown.

@@ -20,7 +20,7 @@ pub(crate) struct Report {
     pub(crate) data_ms: f64,
     pub(crate) tokens: u64,
     pub(crate) tokens_per_second: f64,
-    /// Of the highest FLOP/s measured on this device.
+    /// Share of the highest FLOP/s measured on this device.
     pub(crate) mfu: Option<f64>,
     pub(crate) device_bytes: u64,
     pub(crate) device_budget: Option<u64>,

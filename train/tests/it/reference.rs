@@ -19,7 +19,7 @@ const MOST: usize = 12;
 /// For [`publish`]'s model, printed by `goldens/continue.py`.
 const GOLDEN: &str = include_str!("../goldens/continuation.json");
 
-/// Of one block, whose likeliest token no rounding changes.
+/// One block, whose likeliest token no rounding changes.
 fn publish(folder: &Path) {
     let (embedding, positions, words) = (64, 64, 264);
     let block = |name: &str| format!("transformer.h.0.{name}");

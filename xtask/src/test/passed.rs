@@ -22,7 +22,7 @@ pub(super) struct Passed {
 #[derive(Serialize, Deserialize)]
 struct Record {
     name: String,
-    /// Of the executable: a new build runs again.
+    /// The executable's: a new build runs again.
     digest: u64,
     passed: usize,
     ignored: usize,

@@ -302,7 +302,7 @@ fn the_next_states_chunks_are_read_during_a_step_within_three_chunks() {
 #[test]
 fn a_failed_chunk_transfer_fails_its_own_state_and_no_other() {
     let (_folder, disk) = disk(16 << 20);
-    // Faults of the second state, during the step of the first or the third.
+    // The second state's faults, during the step of the first or the third.
     for (fault, transfers, seen_in) in [
         (DiskFault::Read, 1, 0),
         (DiskFault::ShortRead, 1, 0),

@@ -192,7 +192,7 @@ fn steps_below_the_bf16_spacing_accumulate_on_the_host() {
     let mut stepped = net.clone();
     for _ in 0..400 {
         let gradients = gradients(&stepped);
-        // Far below the bf16 spacing of these weights: the lower halves count.
+        // Below the bf16 spacing of these weights: the lower halves count.
         stepped = optimizer.step(1e-5, stepped, gradients);
     }
     let difference = (net.first.weight.val() - stepped.first.weight.val()).cast(FloatDType::F32);

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 /// Up to this many operations, ranges begin and end anywhere.
 const ONE_BY_ONE: usize = 2048;
 
-/// Of longer steps; each adds two possible ends.
+/// Parts of longer steps; each adds two possible ends.
 const PARTS: usize = 256;
 
 /// A first round, those measured, a successor.
@@ -37,7 +37,7 @@ pub struct Pace<'r> {
 }
 
 impl<'r> Pace<'r> {
-    /// Of a repeated step, or of a program's second and third marked steps.
+    /// The pace of a repeated step, or of a program's second and third marked steps.
     pub fn of(recording: &'r Recording, machine: Machine) -> Self {
         let program = Program::unrolled(recording, ROUNDS);
         let (begin, end) = (program.steps[0], program.steps[LOOKED_AT]);
@@ -48,7 +48,7 @@ impl<'r> Pace<'r> {
             let flops = program.flops[operation] as f64;
             (flops / machine.flops).max(operands(operation) as f64 / machine.memory)
         };
-        // Each part's first and largest operation; the largest leaves the least room.
+        // Each part's first operation, and its largest, which leaves the least room.
         let length = (end - begin) / LOOKED_AT;
         let parts = if length > ONE_BY_ONE { PARTS } else { length };
         let part = |n: usize| begin + n * length / parts..begin + (n + 1) * length / parts;

@@ -37,8 +37,7 @@ struct Streams {
     back: Stream,
 }
 
-/// Spare events of one context. While blocks move, each launch records one: creating and destroying it would cost two
-/// more driver calls.
+/// Spare events of one context: creating and destroying one per launch would cost two driver calls.
 #[derive(Debug, Default)]
 struct EventPool(Mutex<Vec<Handle>>);
 

@@ -61,7 +61,7 @@ impl InnerRuntime for CudaRuntime {
         stream: StreamId,
         target: &mut [u8],
     ) -> Result<(), ServerError> {
-        // CubeCL reads through page-locked memory that no budget counts: copy into the slab directly.
+        // CubeCL's reads pass page-locked memory that no budget counts.
         block_on(server.sync(stream))?;
         let source = server.get_resource(source.binding(), stream)?;
         // SAFETY: the buffer is live, idle and of the target's size; the server has just made its context current.

@@ -96,8 +96,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// Only a small buffer's owner is known. The work follows the owner's, and all users of its small buffers; the
-    /// owner's next work follows it.
+    /// The work follows the owner's, and all users of its small buffers; the owner's next work follows it.
     pub(in crate::cubecl) fn order_small(&mut self, named: Named, binding: &Binding, stream: StreamId) {
         if named != Named::Small || self.streams.index(binding.stream) == self.streams.index(stream) {
             return;

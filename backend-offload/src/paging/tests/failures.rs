@@ -7,7 +7,7 @@ use pager::{BlockId, Limit, Oversized, Place, Policy, Tier};
 
 const BYTES: u64 = 100;
 
-/// Room for one of two written blocks: the first on the host, the second on the device, dirty.
+/// Room for one of two blocks: the first on the host, the second on the device, dirty.
 fn adapter() -> (FakeAdapter, BlockId, BlockId) {
     let (budget, modes) = (Limit::bytes(BYTES), (false, true));
     let mut adapter = FakeAdapter::new(budget, Limit::NONE, Policy::Recency, Oversized::Refuse, modes);
@@ -110,7 +110,7 @@ fn a_disk_that_cannot_be_read_fails_the_operation_and_loses_nothing() {
     adapter.check();
 }
 
-/// Blocks are written in the background: the next spill reports a failed write.
+/// The next spill reports a failed background write.
 #[test]
 fn a_disk_that_cannot_be_written_is_reported_and_serves_once_it_can() {
     let (mut adapter, [_, second, third]) = above_a_disk();

@@ -213,7 +213,7 @@ const PAGE: u64 = 4096;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(suite::size().pick(32, 128, 2500)))]
 
-    /// Compares operands' contents after each operation, all others after every sixteenth.
+    /// Compares operands after each operation, all others after every sixteenth.
     fn any_program_on_pages(
         budget in 2 * PAGE..8 * PAGE,
         host in 2 * PAGE..6 * PAGE,

@@ -245,7 +245,7 @@ impl DeviceMemory {
         block.filter(|block| block.range.contains(&address))
     }
 
-    /// Of the allocations at these addresses, or of all.
+    /// Checks the allocations at these addresses, or all.
     pub(crate) fn check_guards(&self, operands: Option<&[u64]>, actor: &str) -> Result<(), Fault> {
         let Some(operands) = operands else {
             return self.blocks.values().try_for_each(|block| block.check_guards(actor));

@@ -60,7 +60,7 @@ fn training(machine: &Machine, program: &str) -> Child {
     child.environment("STAND_IN_KERNEL_US", KERNEL_US)
 }
 
-/// One FLOP per operation. The recording covers all buffers: every launch is an operation; small ones get zero bytes.
+/// One FLOP per operation. The recording covers all buffers: small ones get zero bytes.
 fn recorded(file: &Path) -> Recording {
     let bytes = std::fs::read(file).expect("a recording");
     let mut whole = dropped_at_once(Recording::from_bytes(&bytes).expect("a recording"));
@@ -83,7 +83,7 @@ fn operations(whole: &Recording) -> usize {
     steps[STEPS - SETTLED].iter().filter(is_operation).count()
 }
 
-/// Drops each block after its last use: autodiff's maps drop in another order in every step.
+/// Drops each block after its last use: autodiff's maps vary the order.
 fn dropped_at_once(mut whole: Recording) -> Recording {
     let (mut last_uses, mut dropped) = (Vec::new(), BTreeSet::new());
 

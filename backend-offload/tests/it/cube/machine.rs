@@ -138,8 +138,7 @@ impl Machine {
         }
     }
 
-    /// Whether tests run all cases, or the most revealing. Each process on Vulkan compiles its kernels; further
-    /// schedules repeat the first one's.
+    /// Whether tests run all cases, or the most revealing: each process on Vulkan compiles its kernels.
     pub fn is_thorough(&self) -> bool {
         match self {
             #[cfg(feature = "wgpu")]

@@ -96,7 +96,7 @@ const PARTS: &[(&str, &str)] = &[
     ("mlp_out_norm", "post_ffw_norm"),
 ];
 
-/// Of models whose attention `llama.cpp` scales by `n_embd / n_head`: Gemma 2 and 3 with 27 B.
+/// Block counts of models whose attention `llama.cpp` scales by `n_embd / n_head`: Gemma 2 and 3 with 27 B.
 const SCALED_BY_WIDTH: [(&str, usize); 2] = [("gemma2", 46), ("gemma3", 62)];
 
 /// Rotation's base in Gemma 3's windows, and the unrotated places of `SmolLM3`'s blocks.

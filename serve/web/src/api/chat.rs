@@ -115,8 +115,7 @@ struct CalledFunction {
     arguments: String,
 }
 
-/// Texts of a conversation. Templates know no calls or results: a call is the text that the model wrote, a result the
-/// user's message.
+/// Texts of a conversation. In templates a call is the text that the model wrote, a result the user's message.
 fn texts(sent: Vec<SentMessage>) -> Result<Vec<(SentRole, String)>, ApiError> {
     let mut called = BTreeMap::new();
     let mut texts = Vec::with_capacity(sent.len());

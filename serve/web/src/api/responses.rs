@@ -175,7 +175,7 @@ impl Content {
 
 struct Reply {
     envelope: Envelope,
-    /// Of the only output item.
+    /// Id of the only output item.
     message: String,
     instructions: Option<String>,
     asked: Option<u64>,

@@ -23,7 +23,7 @@ pub(super) struct Question {
     pub(super) grammar: Option<Grammar>,
 }
 
-/// On a blocking thread: a long text takes time. The body counts until then, even if its client leaves.
+/// On a blocking thread: a long text takes time. The body counts until then.
 pub(super) async fn encode_in_background<T: Send + 'static>(
     body: BodyShare,
     encode: impl FnOnce() -> Result<T, EncodeError> + Send + 'static,
@@ -125,7 +125,6 @@ impl Running {
     }
 
     /// The first event, for which a stream's head waits up to [`HEAD_WAIT`]: early failures become HTTP statuses.
-    /// Proxies would give up on a later head.
     pub(super) async fn first_event(&mut self) -> Result<Option<(usize, Event)>, ApiError> {
         match tokio::time::timeout(HEAD_WAIT, self.event()).await.ok() {
             Some((_, Event::Failed(error))) => Err(error),

@@ -273,7 +273,7 @@ fn split_long(part: Part) -> impl Iterator<Item = Part> {
     })
 }
 
-/// Of a document's text, or a long file's first part.
+/// Hashes a document's text, or a long file's first part.
 fn hash(body: &Body, seed: u64) -> u64 {
     match body {
         Body::Text(text) => hash_bytes(seed, text.as_bytes()),

@@ -5,7 +5,7 @@ pub(super) struct Rule {
     pub(super) keep_last: usize,
     /// Multiples stay.
     pub(super) keep_every: Option<u64>,
-    /// Of `latest` and `best`, which stay.
+    /// `latest` and `best`, which stay.
     pub(super) pointed: [Option<u64>; 2],
 }
 

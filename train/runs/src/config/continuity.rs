@@ -134,7 +134,7 @@ mod tests {
         Config::load("toy", &set).expect("a preset with valid values")
     }
 
-    /// Of a toy run resumed with `set`.
+    /// Changes to a toy run resumed with `set`.
     fn changes(set: &[&str], begun: bool) -> [Vec<String>; 2] {
         let Changes { allowed, refused } = config(set).changes_since(&config(&[]), begun);
         [allowed, refused].map(|changes| changes.into_iter().map(|change| change.key).collect())

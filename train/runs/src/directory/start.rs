@@ -92,7 +92,7 @@ impl Start<'_> {
         durable::write(&path, config.to_json().as_bytes())
             .with_context(|| format!("writing {}", path.display()))?;
         self.fresh = false;
-        // Of an earlier attempt.
+        // An earlier attempt's results.
         clear(&run.join(SUMMARY), |path| fs::remove_file(path))?;
         Ok(Lock(self.lock.take()))
     }

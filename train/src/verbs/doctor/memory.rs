@@ -41,7 +41,7 @@ fn is_wsl(root: &Path) -> bool {
         .is_some_and(|release| release.to_lowercase().contains("microsoft"))
 }
 
-/// Of the process's control group and its ancestors; `None` without a limit.
+/// The tightest limit of the process's control group and its ancestors, if any.
 fn cgroup(root: &Path) -> Option<Finding> {
     let groups = read(root, "proc/self/cgroup")?;
     let limits = groups.lines().flat_map(|line| {

@@ -23,7 +23,7 @@ use crate::training::{Failed, computes_nothing};
 
 #[derive(Debug, Default)]
 pub(super) struct LostRanks {
-    /// Of these processes; only rank 0 knows.
+    /// Whether these processes have saved; only rank 0 knows.
     saved: bool,
     /// Until the restarted run records it.
     last: Option<Loss>,

@@ -11,7 +11,7 @@ pub(super) struct Cell {
     pub(super) sent: u64,
     pub(super) turns: usize,
     pub(super) seconds: f64,
-    /// Of the seconds.
+    /// First and third, of the seconds.
     pub(super) quartiles: (f64, f64),
 }
 

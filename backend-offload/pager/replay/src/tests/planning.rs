@@ -205,7 +205,7 @@ fn without_a_budget_nothing_is_learned() {
 
 #[test]
 fn an_interruption_costs_no_more_than_itself() {
-    // After every fourth step, an unmarked evaluation, longer than a step.
+    // After every fourth step, an unmarked, longer evaluation.
     let evaluates = |script: &mut Script, step: usize, weights: &[usize]| {
         for _ in 0..if step % 4 == 3 { 5 } else { 0 } {
             script.evaluate(weights, 17);
@@ -222,7 +222,6 @@ fn an_interruption_costs_no_more_than_itself() {
         for step in [13, 14, 17, 18, 21, 22] {
             assert_eq!(with.steps()[step].total(), steady, "reborn {reborn}, step {step}");
         }
-        // The step after an evaluation finds other blocks on the device.
         for step in [12, 16, 20] {
             let after = with.steps()[step].total();
             assert!(after * 4 < steady * 5, "reborn {reborn}, step {step}: {after}, else {steady}");
