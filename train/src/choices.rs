@@ -131,8 +131,7 @@ fn likelihood<B: Backend>(
     }
 }
 
-/// Tokens of both, and where the choice's begin. Blanks at the context's end belong to the choice, as tokens begin with
-/// them.
+/// Tokens of both, and where the choice's begin. Blanks at the context's end belong to the choice.
 fn encoded(tokenizer: &Tokenizer, context: &str, choice: &str) -> anyhow::Result<(Vec<u32>, usize)> {
     let opening = context.trim_end_matches(' ');
     let choice = format!("{}{choice}", &context[opening.len()..]);

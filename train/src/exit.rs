@@ -43,7 +43,7 @@ impl Ending {
     }
 }
 
-/// 2 if the user can correct the input, the code of [`Ending::Interrupted`] after a request to stop, otherwise 1.
+/// 2 for correctable input, the code of [`Ending::Interrupted`] after a request to stop, otherwise 1.
 pub(crate) fn code_of(error: &anyhow::Error) -> ExitCode {
     let is_interrupted = |cause: &(dyn std::error::Error + 'static)| {
         matches!(cause.downcast_ref(), Some(tokenizer::Error::Interrupted))

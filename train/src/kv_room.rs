@@ -65,8 +65,8 @@ impl KvRoom {
     }
 }
 
-/// Bytes left in the tier where `context` bytes of keys and values fit: on the device, else in host memory, else where
-/// more is left. `None` without a limit on the device.
+/// Bytes left in the tier where `context` bytes of keys and values fit: device, else host, else where more is left.
+/// `None` without a limit on the device.
 pub(crate) fn bytes_left(device: TierStats, host: TierStats, context: u64) -> Option<u64> {
     let left = |tier: TierStats| tier.budget.map(|budget| budget.saturating_sub(tier.in_use));
     let on_device = left(device)?;

@@ -58,8 +58,7 @@ pub(crate) fn home(config: &Config, parameter: &ParameterInfo) -> Home {
         return Home::Device;
     }
 
-    // A tied head needs the whole table. With shards, other ranks lack rows, and the owner does not know which they
-    // read.
+    // A tied head needs the whole table. With shards, other ranks lack rows, unknown to the owner.
     if parameter.part == Part::Tokens && !config.model.tie_word_embeddings && !memory.shard {
         return Home::HostRows;
     }

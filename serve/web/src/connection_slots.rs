@@ -61,8 +61,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Called at a complete head: busy until the guard drops. `None` if the connection makes room and must run no
-    /// request.
+    /// Called at a complete head: busy until the guard drops. `None` if the connection makes room.
     pub(crate) fn request(self: &Arc<Self>) -> Option<RequestGuard> {
         *self.head_begun.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let mut since = self.idle_since.lock().unwrap_or_else(PoisonError::into_inner);

@@ -99,7 +99,7 @@ pub trait Engine {
     /// Sequences in the batch, at most.
     fn slots(&self) -> usize;
 
-    /// Whether memory is left for the longest answer to `request`, which otherwise waits. True for an empty batch.
+    /// Whether memory is left for the longest answer to `request`, else it waits. True for an empty batch.
     fn has_room(&self, request: &SequenceRequest) -> bool;
 
     /// Adds a sequence.

@@ -121,7 +121,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Skips clients that left. Without room for the next sequence, all wait: later ones must not starve it.
+    /// Skips clients that left. Without room for the next sequence, all wait.
     pub(crate) fn pop(&self, has_room: impl Fn(&SequenceRequest) -> bool) -> Next {
         Self::next(&mut self.lock(), has_room)
     }

@@ -105,8 +105,7 @@ struct TurnEncoder<'t> {
 }
 
 impl TurnEncoder<'_> {
-    /// Returns where the next turn begins: at the second control token, as the first ends a turn, or after the only
-    /// one.
+    /// Returns where the next turn begins: at the second control token, or after the only one.
     fn template(
         &mut self,
         text: &str,

@@ -52,7 +52,7 @@ impl ChatTemplate {
         self.format.as_ref().filter(|_| !self.runs)
     }
 
-    /// Checks the source text, where quotes cannot hide a statement. So it refuses quoted `{%` or `*`.
+    /// Checks the source text, where quotes hide no statement. It also refuses quoted `{%` or `*`.
     fn check(&self) -> Result<(), ChatProblem> {
         if self.source.contains([OPEN, CLOSE]) {
             return Err(ChatProblem::Marks);

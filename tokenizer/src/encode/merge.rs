@@ -83,8 +83,7 @@ impl Merger {
             return;
         }
         let right = self.symbols[left.next as usize];
-        // Stale if the pair is gone. Like Hugging Face, compares results, not ranks: another pair may have the same
-        // result.
+        // Stale if the pair is gone. Like Hugging Face, compares results: another pair may have the same.
         if table.rank(left.id, right.id).is_none_or(|rank| table.results[rank as usize] != result) {
             return;
         }

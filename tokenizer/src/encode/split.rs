@@ -135,7 +135,7 @@ impl Splitter {
 }
 
 /// The last position up to `limit` where a cut changes no piece: between an ASCII letter and a blank, or after a single
-/// line break between visible characters. No pattern looks back; one joins a line break and a slash.
+/// line break between visible characters. One pattern joins a line break and a slash.
 pub(crate) fn safe_cut(text: &str, limit: usize) -> Option<usize> {
     let bytes = text.as_bytes();
     let end = limit.min(bytes.len().checked_sub(1)?);

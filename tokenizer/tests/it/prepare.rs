@@ -187,7 +187,7 @@ fn conversations_have_a_mask_of_trained_tokens() {
     dialogues::write_json_lines(&input, 200, 1).expect("writing");
 
     let tokenizer = Tokenizer::bytes(&CHAT_SPECIALS);
-    // One shard: another's last window could be padded with targets that do not count.
+    // One shard: another's last window could be padded.
     let preparation = Preparation { shard_tokens: 1 << 20, ..preparation(&input, &out, by_document(0.1)) };
     let manifest = written(&preparation, &tokenizer);
 

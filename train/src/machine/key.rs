@@ -16,8 +16,8 @@ use runs::device::Place;
 use runs::threads;
 use serde::{Deserialize, Serialize};
 
-/// Sides of the measured square matrices, and bytes copied there and back, if memory allows. A small matmul cannot
-/// occupy a fast GPU; a larger side is tried only if the smaller was fast.
+/// Sides of the measured square matrices, and bytes copied there and back, if memory allows. A larger side is tried
+/// only if the smaller was fast.
 const ON_A_GPU: (&[usize], usize) = (&[256, 1024, 4096], 64 << 20);
 const ON_THE_CPU: (&[usize], usize) = (&[384, 1024], 0);
 

@@ -224,7 +224,7 @@ impl Demand {
         let gradients = placement.on_device * WIDE;
         let streamed = placement.weight_bytes();
         let computed = placement.computed_bytes();
-        // One segment's gradients and the embeddings': the head's waits for the tokens', and followers have their own.
+        // One segment's gradients and the embeddings': the head's waits for the tokens'; followers have their own.
         let leaving = match train.recompute {
             None => computed,
             Some(every) => {
@@ -302,7 +302,7 @@ impl Demand {
         if self.one_pass_update <= budget { self.floor.max(self.one_pass_update) } else { self.floor }
     }
 
-    /// Bytes per step over the link, in and out, without a limit. Excludes `spilled` weights, counted elsewhere.
+    /// Bytes per step over the link, in and out, without a limit and without `spilled` weights.
     pub(super) fn streamed(&self, spilled: &[u64]) -> [u64; 2] {
         let weights = self.placement.weight_bytes();
         let away = self.weights_away(spilled);
@@ -335,7 +335,7 @@ impl Demand {
     }
 
     /// Peak host bytes, without copies of tensors on the device. A single micro-batch's gradients mostly arrive after
-    /// the peak of activations.
+    /// the activations' peak.
     pub(super) fn host_peak(&self, config: &Config, ranks: usize, budget: u64) -> u64 {
         let [forward, update] = [0, 1].map(|moment| self.spilled_at(budget, moment));
         let sum = |spilled: &[u64]| spilled.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
@@ -384,7 +384,7 @@ fn sums_between(config: &Config, ranks: usize, passes: Passes) -> u64 {
     sums_held(config, ranks)
 }
 
-/// The most sums of micro-batches at once: the rest are folded while the last one arrives.
+/// At once: the rest are folded while the last one arrives.
 pub(super) fn sums_of_gradients(micro_batches: u64, ranks: usize) -> u64 {
     if ranks == 1 {
         return partial_sums(micro_batches - 1);

@@ -53,7 +53,7 @@ impl Learned {
         if self.all { largest } else { self.largest * WIDE }
     }
 
-    /// Lower bound of the largest operation's bytes. A frozen weight is only read: no second tensor has its size.
+    /// Lower bound of the largest operation's bytes. A frozen weight has no second tensor of its size.
     pub(super) fn least(self, largest: u64, hidden: u64) -> u64 {
         if self.all { largest.max(hidden).saturating_mul(2) } else { largest.max(hidden.saturating_mul(2)) }
     }
@@ -87,7 +87,7 @@ impl Learned {
 /// f32, of a piece's size.
 const OPERANDS_PER_DECODING: u64 = 2;
 
-/// Block matrices in the base's form, a head in the compute type, others in f32, and a narrow copy of a tied head.
+/// Block matrices in the base's form, a head in the compute type, others in f32, a narrow copy of a tied head.
 fn frozen_bytes(config: &Config) -> u64 {
     let (model, base) = (&config.model, config.memory.base);
     let bytes = |parameter: &ParameterInfo| {

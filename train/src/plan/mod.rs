@@ -142,8 +142,7 @@ pub(crate) struct Held {
     pub(crate) spills: u64,
 }
 
-/// Floating-point operations per token, forward and backward, without gradients of frozen weights. Neglects adapters'
-/// own.
+/// Floating-point operations per token, forward and backward, without gradients of frozen weights and adapters' own.
 pub(crate) fn flops_per_token(config: &Config, footprint: &Footprint, recompute: bool) -> f64 {
     let all = footprint.flops_per_token(config.sequence(), recompute);
     all - Learned::new(config, footprint).saved_flops_per_token(footprint)
@@ -187,8 +186,8 @@ struct LowerTiers {
 }
 
 impl LowerTiers {
-    /// Divides `optimizer` and `spills` between host and disk. `in_flight` bytes pass through the host, `pinned` stay
-    /// there; `moved` is per step.
+    /// Divides `optimizer` and `spills` between host and disk. `in_flight` bytes pass the host, `pinned` stay; `moved`
+    /// is per step.
     fn divide(
         config: &Config,
         machine: &Machine,

@@ -237,7 +237,7 @@ impl Placement {
         let arrivals = if self.tiles[1] { micro_batches } else { groups };
         let waiting = partial_sums(arrivals);
         let largest = self.largest_on_host(config);
-        // A single gradient has its weight's type, a sum is f32. With ranks, the last gradients leave one by one.
+        // A single gradient has its weight's type, a sum is f32. With ranks, the last leave one by one.
         let leaves = ranks > 1 && config.ranks.exchange == ExchangeKind::Exact;
         let is_sum = together > 1 && arrivals == groups;
         let single = match arrivals {

@@ -100,7 +100,7 @@ fn arithmetic(step: &Recording, speeds: Speeds) -> f64 {
 }
 
 impl Plan {
-    /// Replaces estimates by a replay of `step`. Refuses the run if the budgets are too small for it.
+    /// Replaces estimates by a replay of `step`. Refuses the run if the budgets are too small.
     pub(crate) fn by_replay(mut self, step: &Recording) -> Self {
         let optimizer =
             OptimizerBytes { on_host: self.optimizer_host_bytes, on_disk: self.optimizer_disk_bytes };

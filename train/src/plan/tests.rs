@@ -233,7 +233,7 @@ fn a_plan_needs_no_machine() {
     assert_eq!(plan.checkpoint_bytes, 12 * XL);
     assert_eq!((plan.checkpoints, plan.disk_bytes), (3, 36 * XL));
 
-    // Per parameter, 6 for blocks and head and 8 for recomputed blocks; attention over the whole square.
+    // Per parameter, 6 for blocks and head and 8 for recomputed blocks; the whole square of attention.
     let blocks = XL - (WORDS + 1024 + 2) * 1600;
     let attention = 2 * 2 * 48 * 1600 * 1024;
     let flops = 8 * blocks + 6 * WORDS * 1600 + 4 * attention;

@@ -112,8 +112,7 @@ impl Report {
         self.ranks_stall_ms = since(|spent| spent.stood);
     }
 
-    /// Bytes held and moved, from two readings of the counters and the host tier's peak. The first reading reset the
-    /// peaks.
+    /// From two readings of the counters and the host tier's peak. The first reading reset the peaks.
     pub(crate) fn memory(&mut self, before: &Stats, after: &Stats, host: u64) {
         self.host_bytes = host;
         self.device_bytes = after.device.peak;

@@ -101,7 +101,7 @@ impl History {
     }
 
     /// Forgets the oldest questions and answers until `answer` tokens have room, or half of the window. The last
-    /// question alone needs room for one token.
+    /// question alone needs one.
     fn prompt(&mut self, tokenizer: &Tokenizer, window: usize, answer: usize) -> anyhow::Result<Vec<u32>> {
         let room = answer.min(window / 2);
         loop {

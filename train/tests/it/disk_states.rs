@@ -32,8 +32,8 @@ fn plan(tiny: &Tiny, settings: &[&str]) -> Value {
     json(&output)
 }
 
-/// Room for all states but one block's, at `bytes` per parameter, and two of three chunks in flight. The third chunk
-/// sends a second block to the disk.
+/// Room for all states but one block's, at `bytes` per parameter, and two of three chunks in flight. The third sends a
+/// second block to the disk.
 pub(crate) fn short(tiny: &Tiny, settings: &[&str], bytes: u64) -> String {
     let all = number(&plan(tiny, settings)["optimizer_host_bytes"]);
     format!("memory.host_budget={}B", all - bytes * BLOCK + 2 * (bytes * LARGEST + 4096))

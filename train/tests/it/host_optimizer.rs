@@ -310,8 +310,8 @@ fn a_step_is_predicted_although_its_batch_names_other_rows() {
     assert!(rows("10").windows(2).any(|pair| pair[0] != pair[1]), "as many rows in each: {:?}", rows("10"));
 }
 
-/// Device bytes besides host-stepped weights: a block's waiting gradients, activations, embedding rows. The narrowest
-/// budget proves the bound.
+/// Besides host-stepped weights: a block's waiting gradients, activations, embedding rows. The narrowest budget proves
+/// the bound.
 const WORKING: u64 = 1800 << 10;
 
 /// On both tiers: the device's weights, the state, a waiting gradient.
@@ -322,7 +322,7 @@ fn each_format_holds_its_stated_bytes_per_parameter() {
         [("f32", 16, 12, 16.1), ("bf16", 12, 8, 12.1), ("compact", 8, 8, 8.2)]
     {
         let state = format!("memory.optimizer_state={format}");
-        // With room, compact weights are on the device in the pass, on the host in the step: peaks differ in time.
+        // Compact weights are on the device in the pass, on the host in the step: peaks differ in time.
         let unlimited = (format != "compact").then_some("memory.device_budget=unlimited");
         for budget in [NARROWEST].into_iter().chain(unlimited) {
             let out = format!("{format}-{budget}");
@@ -353,7 +353,7 @@ const SMALL_THINGS: u64 = 8 << 10;
 #[test]
 fn a_run_fits_in_the_host_memory_that_its_plan_counts() {
     let tiny = Tiny::new();
-    // Mostly gradients; or also weights from the device; or activations, gone when the last gradients arrive.
+    // Mostly gradients; or also weights from the device; or activations, gone before the last gradients.
     let few: &[&str] = &[NARROWEST];
     let roomy: &[&str] = &["memory.device_budget=12MiB", "train.steps=2"];
     let many: &[&str] = &[
@@ -396,7 +396,7 @@ fn a_run_fits_in_the_host_memory_that_its_plan_counts() {
 mod gate {
     use super::*;
 
-    /// With clipping, last digits drift apart. Narrow states round more, and bf16 leaves no f32 matrix on the device.
+    /// With clipping, last digits drift apart. Narrow states round more; bf16 leaves no f32 matrix on the device.
     #[test]
     #[ignore = "gate: compares learning over 200 steps"]
     fn over_200_steps_host_losses_stay_near_the_devices_by_format() {

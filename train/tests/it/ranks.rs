@@ -76,8 +76,8 @@ impl Tiny {
         json(&self.train(&[&begin("planned", "2")[..], &["--dry-run"], &set(settings)].concat()))
     }
 
-    /// Mean of the last 10 of 60 losses on two ranks: above the exact exchange's by at most `margin`. The exact losses
-    /// must fall by more than 2.
+    /// Mean of the last 10 of 60 losses: above the exact exchange's by at most `margin`. The exact losses must fall by
+    /// more than 2.
     pub(crate) fn assert_learns_on_two_nearly_as_well_as_exact(&self, exchange: &[&str], margin: f64) {
         let settings = [&SHARED[..], &["train.steps=60", "train.optimizer=adamw"]].concat();
         let last = |run: &str| {

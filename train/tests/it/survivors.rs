@@ -177,8 +177,7 @@ mod gate {
         assert_eq!(tiny.bits_at_end(&mut child, "run"), whole);
 
         let said = tiny.log("run");
-        // If another rank waits for the frozen one, both are missing. Within the library's vote the missing rank is
-        // unknown.
+        // If another rank waits for the frozen one, both are missing. Within the library's vote it is unknown.
         let missing = ["rank 1 did not arrive", "ranks [0, 1] did not arrive", "ranks [1, 2] did not arrive"];
         let names_it = missing.iter().any(|words| said.contains(words));
         assert!(names_it || said.contains("has been in commit for"), "{said}");

@@ -21,7 +21,7 @@ const CHECKED_IDS: u64 = 1 << 20;
 /// Per file, in its fingerprint.
 const SAMPLED_BYTES: u64 = 1 << 20;
 
-/// Sorted `.bin` files with `train` or `val` in their names. `None` without files of either split.
+/// Sorted `.bin` files with `train` or `val` in their names. `None` without either split.
 pub(super) fn find(folder: &Path, split: Split) -> Result<Option<Vec<PathBuf>>, Error> {
     let mut of_either = false;
     let mut files = Vec::new();

@@ -63,8 +63,8 @@ impl SplitWriter {
         self.begins = true;
     }
 
-    /// Appends tokens (see [`Content::encode`]) of `bytes` bytes of text, with later `questions` at these places; a
-    /// full shard is followed by another.
+    /// Appends tokens (see [`Content::encode`]) of `bytes` bytes of text, with later `questions` at these places.
+    /// Starts another shard when one is full.
     pub(crate) fn push(
         &mut self,
         mut tokens: &[u8],

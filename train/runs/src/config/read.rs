@@ -175,8 +175,8 @@ impl Reader<'_> {
         self.problems.unknown_key(path, meant, self.overrides);
     }
 
-    /// The most similar known key; on a tie, one of this section: `train.dialogues` means `data.dialogues`. A key of
-    /// this section that differs in underscores alone wins.
+    /// The most similar known key; on a tie, one of this section: `train.dialogues` means `data.dialogues`. A key that
+    /// differs in underscores alone wins.
     fn meant(&self, section: &str, key: &str) -> String {
         let sibling = |known: &&String| **known == joined(section, last(known));
         let (mut known, others): (Vec<_>, Vec<_>) = self.known.iter().partition(sibling);

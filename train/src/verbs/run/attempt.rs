@@ -303,7 +303,7 @@ fn describe(config: &Config, training: &TrainingWindows, validation: &Validation
     }
 }
 
-/// Before the optimizer's states are on the disk. Fails on all ranks if one may not take a step.
+/// Before the optimizer's states are on the disk. Fails on all ranks if one may take no step.
 fn open_wear<I: Offloadable>(
     config: &Config,
     run: &Path,

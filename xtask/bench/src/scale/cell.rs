@@ -16,7 +16,7 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Lower quartile, for fitting: other load only adds time, mostly enough to shift the median.
+    /// Lower quartile, for fitting: other load only adds time.
     pub(super) fn undisturbed(&self) -> f64 {
         self.quartiles.0
     }

@@ -223,7 +223,7 @@ pub(super) mod tests {
     #[test]
     fn a_world_of_one_is_a_share_of_the_simulated_step() {
         let said = findings(&samples()).measurements();
-        // 500 MB are 29.8 times 16 MiB: 29.8 × 0.1005 s of 10 s; half a percent is overhead.
+        // 500 MB are 29.8 times 16 MiB: 29.8 × 0.1005 s of 10 s.
         assert!(said.contains("the whole sum is 29.95 % of a step of 10.0 s"), "{said}");
         assert!(said.contains("adds to it +0.149 %"), "{said}");
     }

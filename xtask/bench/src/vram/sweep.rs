@@ -17,7 +17,7 @@ use super::{
     trainer::Trainer,
 };
 
-/// `limited` changes the configuration under a budget. `after_each` gets all cells so far: a later failure loses none.
+/// `limited` changes the configuration under a budget. `after_each` gets all cells so far.
 pub(super) fn run(
     trainer: &Trainer,
     models: &[Model],
