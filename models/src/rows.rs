@@ -1,7 +1,7 @@
 //! An embedding whose table is off the device.
 //!
-//! A batch names few rows of a large vocabulary. They go to the device once, ordered by id, and tokens become indices
-//! into them. Only they have a gradient, summed in a whole table's order.
+//! A batch's rows go to the device once, ordered by id, and tokens become indices into them. Only they have a gradient,
+//! summed in a whole table's order.
 
 use std::any::Any;
 use std::fmt;

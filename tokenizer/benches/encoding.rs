@@ -1,7 +1,7 @@
 //! Speed of encoding.
 //!
-//! A shared machine changes speed from minute to minute. So ratios alternate both sides, apart from Criterion, and are
-//! also printed by processor time. A word on the command line selects by name.
+//! A shared machine changes speed from minute to minute. So ratios alternate both sides, and are also printed by
+//! processor time. A word on the command line selects by name.
 //!
 //! The text is the file named by `TINYSHAKESPEARE`, or generated dialogues.
 

@@ -1,5 +1,5 @@
-//! New blocks that replaced old ones in a period. In each step Burn's optimizers replace a parameter's block. The new
-//! block is inserted in the last operation on the old one, has its size, and takes over its uses.
+//! New blocks that replaced old ones in a period, as Burn's optimizers do with parameters' blocks. The new block is
+//! inserted in the last operation on the old one, has its size, and takes over its uses.
 
 use crate::block::BlockId;
 use crate::history::{History, Next};

@@ -3,8 +3,8 @@
 //! # How the runtime tunes
 //!
 //! For each candidate, autotune flushes the stream, takes three warm-up samples, then ten recorded ones. An error loses
-//! a sample; a candidate fails if all its warm-up or all its recorded samples are lost; if every candidate fails, the
-//! tuner panics. Otherwise a permanent file, shared with the plain runtime, gets one line of results.
+//! a sample; a candidate fails without warm-up or recorded samples; if every candidate fails, the tuner panics.
+//! Otherwise a permanent file, shared with the plain runtime, gets one line of results.
 //!
 //! Under a budget, samples can contain copies, and candidates may be unable to run: beyond the budget, or over an
 //! operand without contents. Neither may panic or count as a time.

@@ -23,8 +23,8 @@ pub(crate) enum Slab {
     Hollow(HollowMemory),
 }
 
-/// Aligned by hand: glibc's aligned memory seldom serves the next request of its size, up to a fifth more than the
-/// tiers count.
+/// Aligned by hand: glibc's aligned memory seldom serves the next request of its size. A process could hold a fifth
+/// more than its tiers count.
 pub(crate) struct HeapMemory {
     memory: Vec<u8>,
     start: usize,

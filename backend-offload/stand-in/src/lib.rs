@@ -2,8 +2,8 @@
 //!
 //! It answers CubeCL's calls through cudarc; no program links it
 //! (`the_stand_in_has_no_dependencies_and_no_member_links_it`). Device memory is host memory, and kernels run on the
-//! calling thread. Work happens late or in unusual order, between guards, to find errors that a GPU may hide. README.md
-//! lists options, findings and limits.
+//! calling thread. Work happens late or in unusual order, to find errors that a GPU may hide. README.md lists options,
+//! findings and limits.
 //!
 //! | file | content |
 //! |---|---|

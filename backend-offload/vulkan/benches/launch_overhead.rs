@@ -7,8 +7,7 @@
 //! ```
 //!
 //! On Vulkan, and on CUDA if there is a driver; the second command brings the stand-in. All three variants run in one
-//! process, in short turns, to share the machine's load; batches of one turn are compared. The kernel over 64 KiB does
-//! next to nothing: the launch itself is timed.
+//! process, in short turns, to share the machine's load. The kernel over 64 KiB does next to nothing.
 
 use backend_offload::{Budget, InnerRuntime, OffloadRuntime, set_device_budget, stats};
 use burn::tensor::backend::DeviceOps;

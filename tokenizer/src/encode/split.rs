@@ -1,8 +1,8 @@
 //! Cuts text into pieces, within which merges happen.
 //!
 //! Patterns end in `\s+(?!\S)|\s+`, whose look-ahead needs backtracking, which gives up on a megabyte of blanks.
-//! Without it a pattern is a DFA, and a run of blanks before a word gives back its last. Searches are anchored: the
-//! alternatives match any character, and time is linear.
+//! Without it a pattern is a DFA, and a run of blanks before a word gives back its last. Anchored searches take linear
+//! time.
 
 use regex_automata::{
     Anchored, Input,

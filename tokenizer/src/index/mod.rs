@@ -23,8 +23,8 @@
 //! token, and the minima of every 64 (`minima.rs`).
 //!
 //! `followers.bin` holds follower and length of the text's own matches, 3 bytes a token. Training reads it in sequence;
-//! the order would touch some fifty places a token and have to exclude later positions. Lengths let a reader compare
-//! indexes. Both files take 7.07 bytes a token.
+//! the order would touch some fifty places a token. Lengths let a reader compare indexes. Both files take 7.07 bytes a
+//! token.
 //!
 //! # Damaged files
 //!

@@ -1,8 +1,8 @@
 //! A cache of measured speeds in the user's cache folder, one entry per key.
 //!
 //! The file saves half a second of a start and decides nothing: no problem with it ends a run
-//! (`an_unwritable_cache_ends_no_run`). An unusable file is replaced (`an_unusable_cache_file_is_replaced`). It is
-//! written under a unique name, then renamed. Of two concurrent writes the later stays, without the other's entry.
+//! (`an_unwritable_cache_ends_no_run`). An unusable file is replaced (`an_unusable_cache_file_is_replaced`). Of two
+//! concurrent writes the later stays, without the other's entry.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
 //! `cargo xtask bench-vram`: the cost of a device budget. A cell is a model at a budget, run by a process of the
-//! release trainer and compared with no limit. Every sweep becomes a dated record.
+//! release trainer and compared with no limit.
 //!
 //! `budget`, `suite`, `limits`, `bisection`, `table` and `plot` are pure.
 

@@ -1,8 +1,8 @@
 //! The time of a replayed program: serial operations, and one parallel copy engine per direction.
 //!
 //! A copy off the device frees memory at its end; one onto it takes memory when queued. The program waits for operands,
-//! reads, and new parameters of the host optimizer. A disk does one transfer at a time; the program waits for loads and
-//! all but the last buffers of spills, never for transfers ahead. Optimizer states use the disk's idle time
+//! reads, new parameters of the host optimizer, loads from disk, and all but the last buffers of spills. A disk does
+//! one transfer at a time. Optimizer states use its idle time
 //! (`states_on_the_disk_pass_in_the_time_that_blocks_leave_and_are_waited_for_with_their_contents`).
 
 use pager::{BlockId, Token};

@@ -1,8 +1,7 @@
 //! Least-squares line: `time = latency + bytes × seconds per byte`.
 //!
-//! Sizes and times span three orders of magnitude, and cached sizes are faster: no line fits all. Squared seconds would
-//! leave the latency to chance; squared relative errors, the rate to the smallest size. So relative errors give the
-//! latency, then seconds the rate.
+//! Times span three orders of magnitude: no line fits all. Squared seconds would leave the latency to chance; squared
+//! relative errors, the rate to the smallest size. So relative errors give the latency, then seconds the rate.
 
 /// Neither number is negative.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,8 +1,8 @@
 //! Predicts steps at unmeasured numbers of ranks.
 //!
-//! A line fitted at `n` ranks is extrapolated to `N`. Every rank writes to all others: latency grows with `N − 1`. Each
-//! sends `(N − 1) / N` of the bytes, and time per byte follows. Votes after sums scale like latency. An assumed network
-//! adds its latency and the sent bytes' time.
+//! A line fitted at `n` ranks is extrapolated to `N`. Every rank writes to all others: latency grows with `N − 1`, as
+//! for votes after sums. Each sends `(N − 1) / N` of the bytes: so grows the time per byte. An assumed network adds its
+//! latency and the sent bytes' time.
 
 use std::fmt;
 
