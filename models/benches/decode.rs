@@ -49,7 +49,7 @@ fn tokens(range: std::ops::Range<usize>) -> Tensor<Flex, 2, Int> {
     Tensor::from_data(TensorData::new(ids, shape), &FlexDevice)
 }
 
-/// The faster of two runs.
+/// Tokens per second of the faster of two runs.
 fn rate(work: impl Fn()) -> f64 {
     let seconds = || {
         let start = Instant::now();

@@ -23,7 +23,7 @@ pub struct Footprint {
     pub hidden_matrices: u64,
     /// Parameters of the largest tensor, the least of an optimizer step.
     pub largest_tensor: u64,
-    /// In the rotary tables, which are no parameters.
+    /// Numbers in the rotary tables, which are no parameters.
     pub rotary: u64,
     layers: u64,
     heads: u64,
@@ -195,7 +195,7 @@ impl Footprint {
     }
 }
 
-/// In a chunk's backward step.
+/// Tensors alive in a chunk's backward step.
 const TENSORS_PER_CHUNK: u64 = 4;
 
 fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {

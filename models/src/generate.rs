@@ -178,7 +178,7 @@ pub fn generate<B: Backend>(
             }
             other => {
                 let keep = if other.is_none() { window } else { (window / 2).max(1) };
-                // Free the full cache first.
+                // Free the full cache before allocating another.
                 *other = None;
                 let longest = rows.iter().map(|row| row.text.tokens().len().min(keep)).max().unwrap_or(0);
                 let capacity = window.min(longest.saturating_add(request.max_new_tokens));

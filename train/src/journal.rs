@@ -23,7 +23,7 @@ pub(crate) const FILE: &str = "metrics.jsonl";
 pub(crate) struct Journal {
     path: PathBuf,
     file: File,
-    /// Up to the last kept step.
+    /// Seconds up to the last kept step.
     seconds: f64,
     /// A failed write may have cut off the last line.
     torn: bool,

@@ -5,7 +5,7 @@ use backend_offload::{Budget, Bytes, TierStats};
 use models::GptConfig;
 use models::ragged::POSITIONS_AT_ONCE;
 
-/// By default, of the memory left by the weights. Activations and logits need the rest.
+/// Default share of the memory left by the weights. Activations and logits need the rest.
 const SHARE: f64 = 0.5;
 
 /// Room for keys and values.

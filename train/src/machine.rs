@@ -26,7 +26,7 @@ use speed_cache::Speeds;
 
 pub(crate) use speed_cache::{Measuring, cache_folder};
 
-/// Per measurement: one wait and the clock's resolution are negligible.
+/// Seconds: one wait and the clock's resolution are negligible.
 const MEASURED: f64 = 0.05;
 const QUEUED: f64 = 64.0;
 /// The best counts: other programs disturb some.
@@ -186,7 +186,7 @@ fn host_copy() -> f64 {
     BYTES as f64 / best
 }
 
-/// Each way, from a copy there and back.
+/// Bytes per second each way, from a copy there and back.
 fn link<B: Backend>(device: &B::Device, bytes: usize) -> Option<f64> {
     let data = TensorData::new(vec![0_f32; (bytes / 4).max(1)], [(bytes / 4).max(1)]);
     let mut best = f64::INFINITY;

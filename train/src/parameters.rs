@@ -23,7 +23,7 @@ pub(crate) enum Home {
 /// How a host-stepped parameter crosses the link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Form {
-    /// bf16 on the device and f32 on the host.
+    /// Whether weights are bf16 on the device and f32 on the host.
     pub(crate) narrow: bool,
     /// Code of weights in tiles of eight bits.
     pub(crate) code: Option<Code>,

@@ -44,7 +44,7 @@ pub(crate) struct Summary {
     bytes_written: u64,
     bytes_to_disk: u64,
     bytes_from_disk: u64,
-    /// Over the link in this process's steps, a host optimizer's included.
+    /// Bytes over the link in this process's steps, a host optimizer's included.
     step_bytes_out: u64,
     step_bytes_in: u64,
     /// Medians over the same steps: all bytes over the link, then spilled tensors'.

@@ -199,7 +199,7 @@ impl ChunkStore {
         ranges(self.len, self.chunk)
     }
 
-    /// The first chunk is the largest.
+    /// Bytes of the first chunk, the largest.
     fn largest(&self, parts: Range<usize>) -> usize {
         let bytes = self.layout.bytes(self.len.min(self.chunk));
         DiskMemory::bytes_of(bytes[parts].iter().copied()) as usize

@@ -3,7 +3,7 @@
 use crate::block::Tier;
 use crate::blocks::Ended;
 
-/// Since the pager was created.
+/// Counts since the pager was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Operations begun.

@@ -14,7 +14,7 @@ pub(crate) struct Outlook {
     generation: u32,
     /// The operation before its insertion.
     born: u64,
-    /// Last; 0 for none.
+    /// Operation of its last use; 0 for none.
     used: u64,
     /// The first operation of this step with the block, or with the one it replaces.
     first: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Outlook {
     inherits: bool,
     /// Place of its last use.
     place: u64,
-    /// Before which it is used or freed; 0 if unknown.
+    /// Operation before which it is used or freed; 0 if unknown.
     due: u64,
     operand: usize,
     ends: bool,
@@ -76,7 +76,7 @@ pub(crate) struct Forecast {
     outlooks: Vec<Outlook>,
     /// Corresponds to the current operation.
     cursor: Option<u64>,
-    /// In a row, with other sizes.
+    /// Operations in a row with other sizes.
     resized: u64,
     /// Another past operation like the latest resized one.
     rival: Option<u64>,
@@ -139,7 +139,7 @@ impl Forecast {
         }
     }
 
-    /// Since the program was last at this place.
+    /// Operations since the program was last at this place.
     pub fn period(&self) -> Option<u64> {
         Some(self.now() - self.cursor?)
     }

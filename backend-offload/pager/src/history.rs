@@ -71,7 +71,7 @@ struct Use {
     block: BlockId,
     next: PackedNext,
     size: PackedSize,
-    /// In its next operation.
+    /// Position among its next operation's operands.
     operand: u16,
     written: bool,
     /// No operation used it before.

@@ -6,7 +6,7 @@ use crate::rest::Rest;
 /// One operation from [`Pager::begin`](crate::Pager::begin) to the next.
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// The clock of last uses.
+    /// Counts operations: the clock of last uses.
     number: u64,
     wanted: Wanted,
     driver: Driver,
@@ -16,7 +16,7 @@ pub(crate) struct Request {
     second_try: bool,
     swept: bool,
     swept_at: u64,
-    /// Inserted since.
+    /// Blocks and bytes inserted since the last sweep.
     unswept: (u64, u64),
 }
 

@@ -83,7 +83,7 @@ type Number = u32;
 struct Calendar {
     /// Operation, operand, block, generation.
     uses: BinaryHeap<Reverse<(u64, usize, Number, u32)>>,
-    /// Before which the block is freed.
+    /// Operation before which the block is freed.
     ends: BinaryHeap<Reverse<(u64, Number, u32)>>,
 }
 

@@ -1,4 +1,4 @@
-//! The buffers between blocks and the disk.
+//! The buffers that blocks pass to and from the disk.
 //!
 //! Background transfers take at most [`BACKGROUND_BUFFERS`]; the rest serves a block that the program awaits
 //! (`blocks_are_written_in_the_background_in_a_bounded_number_of_buffers`).

@@ -48,7 +48,8 @@ struct StreamTime {
     queued: VecDeque<f64>,
 }
 
-/// Smaller copies run between the pieces of larger ones. Smaller pageable uploads leave the host free once staged.
+/// Bytes. Smaller copies run between the pieces of larger ones. Smaller pageable uploads leave the host free once
+/// staged.
 const LARGE: u64 = 64 << 10;
 
 /// Disjoint, ordered intervals with usable gaps.

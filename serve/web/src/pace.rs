@@ -47,7 +47,7 @@ impl Pace {
         }
     }
 
-    /// Until `count` more answers end; as if one ended now before the first.
+    /// Seconds until `count` more answers end; as if one ended now before the first.
     pub(crate) fn seconds_for(&self, count: usize, now: Instant) -> u64 {
         let state = self.lock();
         let measured = state.clock(now).saturating_sub(state.start);

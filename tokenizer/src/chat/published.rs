@@ -103,7 +103,7 @@ impl PublishedFormat {
         }
     }
 
-    /// If it differs from a text's.
+    /// Ends an answer, if it differs from a text's.
     pub(crate) fn ends_answers(&self) -> Option<&'static str> {
         match self.family {
             Family::ChatMl | Family::SmolLm3 => Some("<|im_end|>"),

@@ -15,7 +15,7 @@ const OPEN: char = '\u{F0000}';
 const CLOSE: char = '\u{F0001}';
 /// Steps of a template per message, plus once; this crate's needs about 30.
 const FUEL: u64 = 200;
-/// In the template's text, by one placeholder.
+/// Most bytes that a placeholder adds to the template's text.
 const MARK_BYTES: usize = 256;
 /// Without assignments, macros and repetition, intermediate values stay as short as the template.
 const STATEMENTS: [&str; 6] = ["for", "endfor", "if", "elif", "else", "endif"];

@@ -8,9 +8,9 @@ const MOST_RUNS: u64 = 512;
 /// Fewer are not worth a read.
 const LEAST_BUFFERED: u64 = 64;
 const MOST_BUFFERED: u64 = 1 << 16;
-/// A run's current context and position, generously.
+/// Bytes of a run's current context and position, generously.
 const CURSOR_BYTES: u64 = 256;
-/// A stretch's entry, the widest read in pieces.
+/// Bytes of a stretch's entry, the widest read in pieces.
 const WIDEST: u64 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,14 +14,14 @@ use super::placement::{Placement, largest_block_matrix};
 
 const WIDE: u64 = 4;
 
-/// In a pass, besides the tape.
+/// Tensors of the MLP's width in a pass, besides the tape.
 const WIDE_IN_PASS: u64 = 4;
 
 /// Tensors with the same lifetime and traffic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) what: &'static str,
-    /// At the end of the forward pass, and during updates.
+    /// Bytes at the end of the forward pass, and during updates.
     at: [u64; 2],
     /// Copies to the device per step and spilled byte.
     pub(super) returns: u64,

@@ -1,4 +1,4 @@
-//! All weights learn, or adapters beside frozen ones.
+//! What learns: all weights, or adapters beside frozen ones.
 
 use models::{BaseForm, Compute, Footprint, ParameterInfo, Part};
 use runs::config::Config;
@@ -44,7 +44,7 @@ impl Learned {
         }
     }
 
-    /// While the head's gradient waits for the embedding's.
+    /// Bytes of the head's gradient while it waits for the embedding's.
     pub(super) fn tied_gradient_bytes(self, config: &Config) -> u64 {
         if config.model.tie_word_embeddings && self.all { self.largest * WIDE } else { 0 }
     }
@@ -63,7 +63,7 @@ impl Learned {
         if self.all { footprint.narrow_weight_bytes(config.train.recompute) } else { 0 }
     }
 
-    /// Operands of the largest decoding: its pieces in f32, or these joined.
+    /// Operand bytes of the largest decoding: its pieces in f32, or these joined.
     pub(super) fn decoding_bytes(self, config: &Config) -> u64 {
         let Some(base) = self.packed else { return 0 };
         let numbers = largest_block_matrix(config);
@@ -78,13 +78,13 @@ impl Learned {
         2 * numbers * config.model.compute.bytes() + 2 * WIDE * numbers.min(base.decoded_at_once())
     }
 
-    /// Per token, for gradients of frozen weights.
+    /// FLOPs per token for gradients of frozen weights.
     pub(super) fn saved_flops_per_token(self, footprint: &Footprint) -> f64 {
         if self.all { 0.0 } else { footprint.weight_gradient_flops_per_token() }
     }
 }
 
-/// f32, of a piece's size.
+/// f32 tensors of a piece's size.
 const OPERANDS_PER_DECODING: u64 = 2;
 
 /// Block matrices in the base's form, a head in the compute type, others in f32, a narrow copy of a tied head.

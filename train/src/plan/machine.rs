@@ -15,7 +15,7 @@ pub(crate) struct Machine {
     pub(crate) shares_host: bool,
     /// In one direction while the other is idle.
     pub(crate) link_bytes_per_second: Option<f64>,
-    /// A dense matmul's.
+    /// FLOP/s of a dense matmul.
     pub(crate) flops_per_second: Option<f64>,
     /// Free bytes per process.
     pub(crate) host_free: Option<u64>,

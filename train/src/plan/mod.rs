@@ -55,9 +55,9 @@ pub(crate) struct Plan {
     /// Includes recomputation.
     pub(crate) flops_per_step: f64,
     pub(crate) flops: f64,
-    /// The first ones spill last.
+    /// Parts of the memory; the first spill last.
     pub(crate) held: Vec<Held>,
-    /// On all tiers.
+    /// Peak bytes on all tiers.
     pub(crate) working_set: u64,
     pub(crate) stays: u64,
     pub(crate) spills: u64,
@@ -68,11 +68,11 @@ pub(crate) struct Plan {
     pub(crate) bytes_in_per_step: u64,
     pub(crate) bytes_out_per_step: u64,
     pub(crate) bytes_sent_per_step: u64,
-    /// Outside the budget: residuals, outer optimizer, gradients in flight.
+    /// Host bytes outside the budget: residuals, outer optimizer, gradients in flight.
     pub(crate) residual_bytes: u64,
     #[serde(skip)]
     ranks: RanksSection,
-    /// Per step, for a rank's arithmetic without copies.
+    /// Seconds per step for a rank's arithmetic without copies.
     pub(crate) compute_seconds: Option<f64>,
     /// Step time over `compute_seconds` if arithmetic hides all copies.
     pub(crate) slowdown_hidden: Option<f64>,
@@ -88,14 +88,14 @@ pub(crate) struct Plan {
     #[serde(skip)]
     pub(crate) states_on_disk: StatesOnDisk,
     pub(crate) optimizer_step_bytes: u64,
-    /// Spilled to the disk.
+    /// Bytes spilled to the disk.
     pub(crate) sinks: u64,
     pub(crate) disk_written_per_step: u64,
     pub(crate) disk_read_per_step: u64,
     /// `None` if the disk speed is unknown.
     pub(crate) disk_seconds: Option<f64>,
     pub(crate) disk_endurance: Option<u64>,
-    /// At the peak, of optimizer and spilled tensors.
+    /// Peak host bytes of optimizer and spilled tensors.
     pub(crate) host_least: u64,
     /// With droppable host copies of device tensors.
     pub(crate) host_tier_bytes: u64,

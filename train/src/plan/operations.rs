@@ -46,7 +46,7 @@ impl Operations {
         }
     }
 
-    /// A table is an embedding or the head.
+    /// Operand bytes. A table is an embedding or the head.
     pub(super) fn table_update_bytes(self, bytes: u64) -> u64 {
         if self.is_by_rows(bytes) {
             4 * bytes + 3 * BLOCK

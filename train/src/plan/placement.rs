@@ -69,7 +69,7 @@ pub(super) fn matrices_on_host(config: &Config) -> [Vec<Matrix>; 2] {
     [block.iter().map(matrix).collect(), outer.map(matrix).collect()]
 }
 
-/// 128 bytes with a 4-byte scale.
+/// Bytes: 128 and a 4-byte scale for 128 numbers.
 pub(super) fn in_tiles(numbers: u64) -> u64 {
     numbers + numbers / 32
 }
@@ -136,7 +136,7 @@ impl Placement {
         self.wide + self.narrow
     }
 
-    /// Host parameters in the compute type, without an embedding by rows.
+    /// Bytes of host parameters in the compute type, without an embedding by rows.
     pub(super) fn computed_bytes(&self) -> u64 {
         (self.wide - self.table) * WIDE + self.narrow * NARROW
     }
@@ -146,12 +146,12 @@ impl Placement {
         self.crossing(self.tiles[0])
     }
 
-    /// The most rows, or their gradients, per micro-batch.
+    /// Most bytes of rows, or of their gradients, per micro-batch.
     pub(super) fn row_bytes(&self) -> u64 {
         self.rows[0] * WIDE
     }
 
-    /// Per step. A group's sum crosses once, in f32; rows and tiles cross per micro-batch.
+    /// Bytes per step. A group's sum crosses once, in f32; rows and tiles cross per micro-batch.
     pub(super) fn gradients_crossing(&self, passes: Passes) -> u64 {
         let Passes { micro_batches, groups, together } = passes;
         let rows = self.row_bytes().saturating_mul(micro_batches);
@@ -173,7 +173,7 @@ impl Placement {
         self.computed_bytes() - saved
     }
 
-    /// The largest operation on tiles. Without fusion, decoded pieces are concatenated.
+    /// Bytes of the largest operation on tiles. Without fusion, decoded pieces are concatenated.
     pub(super) fn coding_bytes(&self, config: &Config, fused: bool) -> u64 {
         let numbers = self.largest_matrix(config);
         let in_pieces = |tensors: u64, most: usize| tensors * WIDE * numbers.min((most * TILE) as u64);
@@ -188,7 +188,7 @@ impl Placement {
         (if comes { decoding } else { 0 }).max(if leaves { encoding } else { 0 })
     }
 
-    /// Besides the operands of encoding or decoding.
+    /// Bytes besides the operands of encoding or decoding.
     pub(super) fn coding_temporaries(&self, config: &Config) -> u64 {
         if self.tiles == [false; 2] {
             0

@@ -10,17 +10,17 @@ use serde::Serialize;
 
 use super::{DiskTraffic, Machine, Plan};
 
-/// Until evictions no longer change.
+/// Rounds until evictions no longer change.
 const ROUNDS: usize = 6;
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Replayed {
-    /// Without a limit.
+    /// Device bytes without a limit.
     pub(crate) peak: u64,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
     pub(crate) bytes_read: u64,
-    /// Spilled tensors and optimizer state.
+    /// Bytes of spilled tensors and optimizer state.
     pub(crate) disk_written: u64,
     pub(crate) disk_read: u64,
     /// `None` if the speed of link, arithmetic or a used disk is unknown.

@@ -79,7 +79,7 @@ impl StatesOnDisk {
     }
 
     /// Chooses states for the disk, and counts their bytes. The optimizer's `all` host bytes and `spills` share the
-    /// host budget; spilled tensors on the disk need up to `in_flight` of it.
+    /// host budget; spilled tensors on the disk need up to `in_flight` host bytes.
     pub(super) fn choose(
         config: &Config,
         machine: &Machine,

@@ -39,7 +39,7 @@ pub(crate) struct Report {
     pub(crate) disk_written: u64,
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) disk_read: u64,
-    /// To the disk, by all processes of the run.
+    /// Bytes to the disk, by all processes of the run.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) drive_wear: u64,
     pub(crate) evictions: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Report {
     /// Wait for other ranks; part of `ms`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_stall_ms: Option<f64>,
-    /// At their peak, outside the host optimizer on this rank.
+    /// Peak bytes outside the host optimizer on this rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gradients_held: Option<u64>,
     /// Since step 1, without interruptions.
@@ -86,7 +86,7 @@ impl Report {
         self.loss.is_finite() && self.gnorm.is_finite()
     }
 
-    /// In and out. The trainer's own count only with gradients; tokens and losses are negligible.
+    /// Bytes in and out. The trainer's own count only with gradients; tokens and losses are negligible.
     pub(crate) fn over_the_link(&self) -> [u64; 2] {
         let own = if self.gradients_leave { [self.bytes_written, self.bytes_read] } else { [0; 2] };
         [self.bytes_in + own[0], self.bytes_out + own[1]]

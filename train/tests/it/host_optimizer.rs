@@ -285,7 +285,7 @@ fn a_step_is_predicted_although_its_batch_names_other_rows() {
         "train.sequence=60",
         "train.recompute=1",
         "eval.questions=[]",
-        // Far fewer rows.
+        // This seed's batch has far fewer rows.
         "train.seed=7",
         "memory.device_budget=7MiB",
     ];

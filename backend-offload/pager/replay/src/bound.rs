@@ -192,7 +192,7 @@ impl Program {
         sums.collect()
     }
 
-    /// Contents that begin on the host are free. The last counted round needs a successor.
+    /// The fewest bytes by step. Contents that begin on the host are free; the last counted round needs a successor.
     fn least_of_both(&self, budget: u64) -> Vec<Moved> {
         let ins = self.least(budget, &self.stays(), true);
         let outs = self.least(budget, &self.eras(), false);
@@ -250,7 +250,7 @@ impl Program {
         let mut order: Vec<usize> = (0..stays.len()).collect();
         order.sort_by_key(|n| stays[*n].from);
         let mut beginning = order.into_iter().peekable();
-        // Open stays by end, each stay's rest, each block's latest stay.
+        // Open stays by end, each stay's remaining bytes, each block's latest stay.
         let mut open: BTreeSet<(usize, usize)> = BTreeSet::new();
         let mut left: Vec<u64> = stays.iter().map(|stay| stay.bytes).collect();
         let mut within: Vec<Option<usize>> = vec![None; self.blocks.len()];

@@ -29,7 +29,7 @@ struct Row {
     budget: Budget,
     bytes: u64,
     policy: &'static str,
-    /// In the second and last round; `None` if an operation does not fit.
+    /// Bytes in and out, in the second and last round; `None` if an operation does not fit.
     moved: Option<[(u64, u64); 2]>,
     least: (u64, u64),
 }

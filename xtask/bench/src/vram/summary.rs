@@ -90,7 +90,7 @@ impl Summary {
         (self.bytes_out + self.bytes_in).checked_div(self.steps).unwrap_or_default()
     }
 
-    /// Out, in, and both per parameter.
+    /// Bytes out, in, and both per parameter.
     pub(super) fn crossings_per_step(&self) -> (u64, u64, f64) {
         let each =
             [self.bytes_out, self.bytes_in].map(|bytes| bytes.checked_div(self.steps).unwrap_or_default());

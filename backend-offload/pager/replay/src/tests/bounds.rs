@@ -14,7 +14,7 @@ enum At {
     Gone,
 }
 
-/// From event `n` on, by exhaustive search.
+/// The fewest bytes from event `n` on, by exhaustive search.
 fn fewest(
     recording: &Recording,
     sizes: &[u64],
@@ -133,8 +133,8 @@ fn a_step_takes_no_less_than_what_is_made_at_once_takes_to_leave() {
         script.free(*block);
     }
     script.step();
-    // Each half takes 80 seconds. Of 80 bytes 40 stay; the others take 400 seconds each way: out before the first half
-    // ends, in after the second begins.
+    // Each half takes 80 seconds. Of 80 bytes 40 stay; the others take 400 seconds each way: out before the first
+    // half's last operation, in after the second half's first.
     let machine = Machine { memory: 1.0, link: 0.1, ..Machine::INSTANT };
     let (step, least) = taken(&script.recording, 40, machine);
     assert!((least - 840.0).abs() < 1e-6, "{least}");
