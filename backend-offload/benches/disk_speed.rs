@@ -5,7 +5,6 @@ mod fio;
 
 use fio::{BYTES, fio, folder};
 
-/// As in the disk tier.
 const PIECE: usize = 4 << 20;
 const UNDER_WAY: usize = 8;
 const ROUNDS: usize = 5;

@@ -37,7 +37,6 @@ pub struct DiskPieces {
 
 #[derive(Debug)]
 struct Piece {
-    /// In the concatenated parts.
     begin: u64,
     len: usize,
     checksum: AtomicU64,
@@ -242,7 +241,6 @@ impl DiskPieces {
         Ok(())
     }
 
-    /// With their ranges in the buffer.
     fn stretches(&self, first: usize, span: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
         let begin = self.pieces.get(first).map_or(0, |piece| piece.begin);
         self.stretches_from(begin, span)

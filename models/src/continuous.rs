@@ -99,7 +99,6 @@ pub struct Continuous<'m, B: Backend> {
 struct Row<B: Backend> {
     sequence: Sequence<B>,
     text: Text,
-    /// Tokens of the prompt.
     prompt: usize,
     sampling: Sampling,
     adjustment: Adjustment,

@@ -154,7 +154,6 @@ pub struct Packed<B: Backend> {
 }
 
 impl<B: Backend> Packed<B> {
-    /// `None` if `form` packs nothing.
     pub(crate) fn new(
         base: BaseForm,
         numbers: Vec<f32>,

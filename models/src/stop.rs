@@ -21,7 +21,6 @@ impl std::fmt::Debug for Stop<'_> {
 pub(crate) struct Verdict {
     /// Tokens before any complete or possible stop string.
     pub(crate) safe: usize,
-    /// Bytes before a complete stop string.
     pub(crate) stopped_at: Option<usize>,
 }
 

@@ -35,7 +35,6 @@ pub(crate) fn flag(said: &'static str) -> anyhow::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// From the launcher.
 #[cfg(unix)]
 pub(crate) fn hear_launcher(flag: &Arc<AtomicBool>) -> anyhow::Result<()> {
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(flag))

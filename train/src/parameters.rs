@@ -27,7 +27,6 @@ pub(crate) struct Form {
     pub(crate) narrow: bool,
     /// Code of weights in tiles of eight bits.
     pub(crate) code: Option<Code>,
-    /// Whether gradients leave in tiles.
     pub(crate) gradients_in_tiles: bool,
 }
 
@@ -73,7 +72,6 @@ pub(crate) fn learned(config: &Config) -> Vec<ParameterInfo> {
     }
 }
 
-/// Numbers that learn.
 pub(crate) fn learning(config: &Config) -> u64 {
     learned(config).iter().map(ParameterInfo::elements).sum()
 }

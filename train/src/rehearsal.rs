@@ -19,7 +19,6 @@ use tempfile::TempDir;
 /// The first step creates the moments; two more must be equal.
 const STEPS: u64 = 3;
 
-/// With the control tokens of conversations.
 const BYTES: usize = 264;
 
 pub(crate) fn recorded(config: &Config) -> anyhow::Result<Recording> {

@@ -95,7 +95,6 @@ fn facade(version: &str, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// In cargo's registry.
 fn fetched(version: &str) -> Result<PathBuf> {
     let asking = Workspace::read()?.target.join("burn-0.22").join(version);
     fs::create_dir_all(asking.join("src"))?;

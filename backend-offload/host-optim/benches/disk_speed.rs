@@ -17,7 +17,6 @@ use fio::{fio, folder};
 
 const LEN: usize = 1 << 26;
 
-/// As in the library.
 const CHUNK: usize = 1 << 19;
 const UNDER_WAY: usize = 2;
 const ROUNDS: usize = 5;

@@ -50,7 +50,6 @@ pub(crate) struct ChunkStore {
 pub struct DiskBytes {
     on_disk: u64,
     chunks: u64,
-    /// Bytes of the largest chunk.
     slab: u64,
 }
 
@@ -199,7 +198,6 @@ impl ChunkStore {
         ranges(self.len, self.chunk)
     }
 
-    /// Bytes of the first chunk, the largest.
     fn largest(&self, parts: Range<usize>) -> usize {
         let bytes = self.layout.bytes(self.len.min(self.chunk));
         DiskMemory::bytes_of(bytes[parts].iter().copied()) as usize

@@ -50,9 +50,7 @@ impl PartialSum {
 
 #[derive(Debug)]
 pub(crate) struct Gradient {
-    /// Number of the next share.
     next: u64,
-    /// In order.
     partial_sums: Vec<PartialSum>,
 }
 

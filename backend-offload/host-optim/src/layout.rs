@@ -23,7 +23,6 @@ pub(crate) const FIRST: usize = 1;
 pub(crate) const CODE_BASES: usize = 2;
 pub(crate) const SECOND: usize = 3;
 
-/// For error messages.
 pub(crate) const PURPOSES: [&str; PARTS] =
     ["the master weights", "the first moments", "the bases", "the second moments"];
 
@@ -58,7 +57,6 @@ impl Layout {
         Self { format, moments }
     }
 
-    /// Of each part.
     pub(crate) fn bytes(self, len: usize) -> [usize; PARTS] {
         let [masters, moment, bases] = match self.format {
             Format::F32 => [4 * len, 4 * len, 0],

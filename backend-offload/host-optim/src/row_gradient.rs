@@ -46,9 +46,7 @@ impl PartialSum {
 #[derive(Debug)]
 pub(crate) struct RowGradient {
     width: usize,
-    /// Number of the next share.
     next: u64,
-    /// In order.
     partial_sums: Vec<PartialSum>,
 }
 

@@ -30,7 +30,6 @@ pub struct HostRows {
     /// Its time includes missed steps.
     state: HostState,
     width: usize,
-    /// Steps taken by each row.
     times: HostBuffer,
     /// The latest steps, which some row may miss.
     missed: Vec<MissedStep>,

@@ -29,7 +29,6 @@ pub struct HostState {
     pub(crate) time: u32,
     pub(crate) layout: Layout,
     pub(crate) storage: Storage,
-    /// Of the next gradient.
     first_share: u64,
     gradient: Option<Gradient>,
     /// Cached until the gradient changes.

@@ -15,7 +15,6 @@ use crate::layout::{Arrays, Layout, PARTS, PURPOSES};
 pub struct StateMemory {
     pub(crate) host: HostMemory,
     pub(crate) disk: Option<DiskMemory>,
-    /// Elements of a chunk on disk.
     pub(crate) chunk: usize,
 }
 
@@ -43,7 +42,7 @@ impl From<DiskMemory> for StateMemory {
     }
 }
 
-/// Smaller parts get no offset.
+/// Bytes; smaller parts get no offset.
 const LARGE: usize = 1 << 20;
 /// Whole cache lines, small against a page.
 const APART: usize = 5 * 64;

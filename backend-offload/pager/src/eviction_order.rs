@@ -20,7 +20,6 @@ use std::collections::BinaryHeap;
 /// Operands of so many next operations leave last.
 const NEAR: u64 = 4;
 
-/// To save allocations.
 const MOST_EMPTY: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +91,6 @@ enum Kind {
     Known { copies: u64, bytes: u64 },
 }
 
-/// Whose order never changes.
 type Class = (Preference, Kind);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

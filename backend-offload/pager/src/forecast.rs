@@ -74,7 +74,7 @@ pub(crate) enum Course {
 pub(crate) struct Forecast {
     trace: History,
     outlooks: Vec<Outlook>,
-    /// Corresponds to the current operation.
+    /// The past operation like the current one.
     cursor: Option<u64>,
     /// Operations in a row with other sizes.
     resized: u64,
@@ -87,7 +87,7 @@ pub(crate) struct Forecast {
     /// more.
     credit: u64,
     began: Began,
-    /// Whose start replaced all predictions.
+    /// The marked step whose start replaced all predictions.
     anchored: u64,
 }
 
@@ -95,7 +95,6 @@ pub(crate) struct Forecast {
 struct Began {
     /// The last operation before.
     after: u64,
-    /// Uses before.
     uses: u64,
 }
 

@@ -74,7 +74,6 @@ struct Use {
     /// Position among its next operation's operands.
     operand: u16,
     written: bool,
-    /// No operation used it before.
     first: bool,
 }
 
@@ -253,7 +252,6 @@ impl History {
 #[derive(Debug)]
 struct Ring<T> {
     slots: Vec<T>,
-    /// The oldest item.
     begin: u64,
     end: u64,
     most: usize,

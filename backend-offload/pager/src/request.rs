@@ -10,7 +10,6 @@ pub(crate) struct Request {
     number: u64,
     wanted: Wanted,
     driver: Driver,
-    /// Over operations.
     rest: Rest,
     /// Blocks with failed copies are tried once more.
     second_try: bool,

@@ -89,7 +89,6 @@ struct Calendar {
 
 #[derive(Debug, Default)]
 struct Moves {
-    /// After a later operation.
     later: BinaryHeap<Reverse<(u64, Leave)>>,
     /// Most urgent first.
     ready: BinaryHeap<Reverse<Leave>>,

@@ -62,7 +62,6 @@ impl Recording {
         Ok(self.cut(this, before, &replacements))
     }
 
-    /// `None` if the events differ.
     fn pairs(&self, mine: Event, theirs: Event) -> Option<Vec<(usize, usize)>> {
         match (mine, theirs) {
             (Event::Born { .. }, Event::Born { .. }) | (Event::Step, Event::Step) => {

@@ -13,7 +13,6 @@ mod write_ahead;
 trait Reports {
     fn evict(&mut self, id: BlockId) -> Result<Token, Fault>;
     fn bring(&mut self, id: BlockId) -> Result<Token, Fault>;
-    /// Starts and ends a move.
     fn report(&mut self, step: Step) -> Result<Outcome, Fault>;
 }
 

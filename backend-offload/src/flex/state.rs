@@ -19,7 +19,6 @@ pub(super) struct State<B: SharedStorage> {
     pub(super) paging: Paging,
     pub(super) heap: Heap<B>,
     pub(super) smallest_block: u64,
-    /// Since the thread's last synchronisation.
     pub(super) pending: HashMap<ThreadId, Arc<OffloadError>>,
     #[cfg(feature = "test-util")]
     pub(super) peak_found: Option<u64>,

@@ -7,7 +7,6 @@ use pager::Limit;
 #[derive(Debug)]
 pub(super) struct Books {
     limit: Limit,
-    /// For unpageable memory.
     pinned_limit: Limit,
     /// The least sum of page-locked bytes that the driver refused: the pool stays below.
     refused_pinned: u64,

@@ -26,7 +26,6 @@ fn meminfo_available(text: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// One version of control groups.
 #[cfg(target_os = "linux")]
 struct Names {
     limit: &'static str,

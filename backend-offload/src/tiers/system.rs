@@ -63,7 +63,6 @@ mod linux {
         Ok(fallocate(file, FallocateFlags::empty(), 0, len)?)
     }
 
-    /// `None` for a disk.
     pub(in super::super) fn no_disk(file: &File) -> Option<&'static str> {
         kind(fstatfs(file).ok()?.f_type as u64)
     }

@@ -44,7 +44,7 @@ pub(crate) struct DeviceMemoryUse {
     pub(crate) refused_allocations: u64,
     pub(crate) unmapped_bytes: u64,
     pub(crate) trims: u64,
-    /// Of the fullest device.
+    /// The fullest device's.
     pub(crate) peak_bytes: u64,
 }
 
@@ -119,7 +119,6 @@ pub(crate) fn count(update: impl FnOnce(&mut Counters)) {
     update(counters().get_or_insert_default());
 }
 
-/// Returns this kind's number so far.
 pub(crate) fn count_finding(finding: Finding) -> u64 {
     let mut count = 0;
     self::count(|counters| {

@@ -43,7 +43,6 @@ impl Schedule {
     }
 }
 
-/// Seeds in the full suite.
 const SEEDS: &str = "SPILLWAY_SEEDS";
 
 /// Eager first. All but `One` run every schedule in the full suite.

@@ -65,7 +65,6 @@ pub fn load_adapters<B: Backend>(model: Gpt<B>, path: &Path) -> Result<Gpt<B>, W
     fill.error.map_or(Ok(model), Err)
 }
 
-/// Replaces the numbers of adapters.
 pub(super) struct Fill<F> {
     pub(super) path: Vec<String>,
     pub(super) numbers: F,

@@ -293,7 +293,6 @@ impl<B: Backend> ModuleVisitor<B> for Collect {
     }
 }
 
-/// A model's numbers in files.
 pub(super) struct Source<'a> {
     pub(super) naming: Naming,
     pub(super) views: &'a BTreeMap<String, TensorView<'a>>,

@@ -36,7 +36,6 @@ impl Stored {
         }
     }
 
-    /// Bytes of a number.
     pub(super) fn bytes(self) -> usize {
         self.types().0.bitsize() / 8
     }

@@ -138,7 +138,6 @@ fn tensor_sizes_that_overflow_are_refused() {
     assert!(matches!(load(&directory), Err(WeightsError::Format { .. })));
 }
 
-/// Values that have crashed parsers.
 const VALUES: [&str; 14] = [
     "-1",
     "0",

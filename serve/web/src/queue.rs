@@ -106,7 +106,6 @@ impl Queue {
         Self { capacity, state: Mutex::default(), changed: Condvar::new(), pace: Pace::default() }
     }
 
-    /// Queues all of `jobs`, or none.
     pub(crate) fn push(&self, jobs: Vec<Job>) -> Result<(), Full> {
         let mut state = self.lock();
         state.jobs.retain(|job| !job.sender.is_abandoned());

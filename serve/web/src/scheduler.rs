@@ -26,7 +26,6 @@ pub(crate) struct Scheduler<'a> {
     counters: Counters,
     active: BTreeMap<Key, Sequence<'a>>,
     next: u64,
-    /// Since a step succeeded.
     failures: usize,
 }
 

@@ -103,7 +103,7 @@ impl PublishedFormat {
         }
     }
 
-    /// Ends an answer, if it differs from a text's.
+    /// The answers' control token, if it differs from a text's.
     pub(crate) fn ends_answers(&self) -> Option<&'static str> {
         match self.family {
             Family::ChatMl | Family::SmolLm3 => Some("<|im_end|>"),
@@ -176,7 +176,6 @@ impl PublishedFormat {
         }
     }
 
-    /// Within a question.
     fn system_within(&self, system: Option<&str>, is_first: bool, is_last: bool) -> String {
         match (self.family, system) {
             (Family::Gemma, Some(text)) if is_first => format!("{text}\n\n"),

@@ -21,7 +21,6 @@ pub(crate) enum PreTokenizer {
 
 struct Component {
     name: &'static str,
-    /// Steps of a `Sequence`.
     steps: &'static str,
     known: &'static [&'static str],
 }

@@ -119,7 +119,6 @@ impl Context {
         context
     }
 
-    /// Drops tokens before the opening one.
     fn cut(&mut self, bos: Option<u32>) {
         let opening = bos.and_then(|bos| self.iter().position(|id| *id == bos));
         self.length = opening.map_or(self.length, |opening| opening + 1);

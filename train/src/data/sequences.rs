@@ -26,7 +26,6 @@ pub(super) struct Sequences {
 #[derive(Debug)]
 pub(crate) struct SourceUse {
     pub(crate) name: String,
-    /// Of the run's sequences.
     pub(crate) share: f64,
     pub(crate) tokens: u64,
     pub(crate) sequences: u64,

@@ -35,7 +35,6 @@ pub(crate) enum Measuring {
 pub(super) struct Speeds {
     pub(super) flops_per_second: Option<f64>,
     pub(super) link_bytes_per_second: Option<f64>,
-    /// Writing and reading.
     pub(super) disk_bytes_per_second: Option<[f64; 2]>,
 }
 

@@ -118,7 +118,6 @@ impl Exchanged {
     }
 }
 
-/// One segment's f32 gradient sums.
 struct GroupSums {
     bytes: u64,
     /// Per step and spilled byte, each way.

@@ -22,11 +22,9 @@ pub(crate) struct Machine {
     pub(crate) host_budget: Option<u64>,
     /// 0 without a disk.
     pub(crate) disk_budget: u64,
-    /// Writing and reading blocks.
     pub(crate) disk_bytes_per_second: Option<[f64; 2]>,
     pub(crate) measurement: Option<Measurement>,
     pub(crate) disk_free: Option<u64>,
-    /// Each with an equal device.
     pub(crate) other_ranks: usize,
 }
 

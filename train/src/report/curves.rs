@@ -169,7 +169,6 @@ pub(super) fn sizes(title: &'static str, curves: Vec<(&str, Look, Vec<Point>)>) 
     Chart { from_zero: true, ..chart(title, unit, curves) }
 }
 
-/// Suits `largest`; with its bytes.
 pub(super) fn unit(largest: f64) -> (&'static str, f64) {
     const UNITS: [(&str, f64); 4] = [("TiB", 40.0), ("GiB", 30.0), ("MiB", 20.0), ("KiB", 10.0)];
     let fits = UNITS.into_iter().map(|(name, power)| (name, power.exp2())).find(|unit| largest >= unit.1);

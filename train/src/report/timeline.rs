@@ -114,7 +114,6 @@ impl Timeline {
         self.until_us.last().map_or(1.0, |until| *until as f64).max(1.0)
     }
 
-    /// In parts of the step.
     fn stretches(&self) -> impl Iterator<Item = (f64, f64)> {
         let part = |micros: u64| micros as f64 / self.micros() * PARTS as f64;
         let begins = std::iter::once(0).chain(self.until_us.iter().copied());

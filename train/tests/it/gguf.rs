@@ -27,7 +27,6 @@ const GOLDENS: &str = include_str!("../goldens/gguf.json");
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Golden {
-    /// Of the f32 file.
     digest: String,
     text: String,
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::program::{assert_code, assert_success, json, last_words, stderr, stdout};
 use crate::tiny::{Tiny, bits};
 
-/// 256 KiB and more, to spill.
+/// Large enough to spill.
 pub(crate) const SHAPE: &str = r#"model={"preset":"llama-160m","n_layer":3,"n_head":2,"n_embd":256,"n_inner":512,"n_positions":64,"vocab_size":320}"#;
 const MATRICES: u64 = 4 * (3 * (4 * 256 * 256 + 3 * 256 * 512) + 2 * 320 * 256);
 

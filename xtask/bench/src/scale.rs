@@ -78,7 +78,6 @@ struct Simulated {
     latency: f64,
 }
 
-/// TCP also stands for a network.
 const LINKS: [Link; 2] = [Link::Tcp, Link::SharedMemory];
 
 const SAMPLES: &str = "samples.csv";

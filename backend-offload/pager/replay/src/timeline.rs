@@ -86,7 +86,6 @@ pub(crate) struct Timeline {
     machine: Machine,
     now: f64,
     free: Free,
-    /// With their ends.
     leaving: VecDeque<(Token, f64)>,
     arrivals: HashMap<BlockId, f64>,
     loaded: f64,

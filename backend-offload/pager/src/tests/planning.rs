@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Reproducible pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -23,7 +22,6 @@ enum Request {
     Hinted(usize, Preference),
 }
 
-/// Requests that name blocks by birth.
 #[derive(Default)]
 struct Program {
     requests: Vec<Request>,

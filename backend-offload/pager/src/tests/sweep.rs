@@ -5,7 +5,6 @@ use super::*;
 pub(super) const HOST: Tier = Tier::Host;
 pub(super) const DISK: Tier = Tier::Disk;
 
-/// Blocks of 10 bytes.
 pub(super) const BLOCKS: usize = 40;
 const ROUNDS: usize = 6;
 

@@ -63,7 +63,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// Forgets the memory's former failed buffer.
     pub(in crate::cubecl) fn forget_failure_before(&mut self, binding: &Binding) {
         if !self.failures.small.is_empty()
             && let Some(address) = self.address(binding)

@@ -68,7 +68,6 @@ impl<const N: usize> Walk<N> {
     }
 }
 
-/// For a tensor repeated to `shape`.
 pub(super) fn repeated(own: &[usize], strides: &[isize], shape: &[usize]) -> Vec<isize> {
     let missing = shape.len() - own.len();
     let step = |n: usize| match n.checked_sub(missing) {

@@ -51,7 +51,6 @@ pub(super) struct FakeDevice {
     pub flights: Vec<Flight>,
     pub ended: Vec<(Token, Result<(), MoveFailure>)>,
     pub operands: Vec<BlockId>,
-    /// Chance decides which moves end late.
     takes_time: bool,
     chance: u64,
     pub refusals: u8,

@@ -13,7 +13,6 @@ pub(crate) struct Launch {
     pub(crate) kernel: Arc<Kernel>,
     pub(crate) grid: Dim,
     pub(crate) block: Dim,
-    /// Bytes of dynamic shared memory.
     pub(crate) shared: usize,
     /// Copied at the call, in words for alignment.
     pub(crate) arguments: Vec<Vec<u64>>,

@@ -22,7 +22,6 @@ use crate::{
     settings::Memory,
 };
 
-/// Contents of unwritten memory.
 pub(crate) const FRESH: u8 = 0xCB;
 const GUARD: u8 = 0xA5;
 /// As on CUDA; also the least guard before an allocation.

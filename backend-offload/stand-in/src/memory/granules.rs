@@ -71,7 +71,6 @@ impl Granules {
 mod tests {
     use super::*;
 
-    /// Returns the bytes added.
     fn take(granules: &mut Granules, size: u64) -> (u64, Place) {
         (granules.needed(size), granules.take(size))
     }

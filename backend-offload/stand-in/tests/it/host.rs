@@ -21,7 +21,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 const CARD: [(&str, &str); 1] = [("CARD", "4090")];
 
-/// Simulated milliseconds.
 fn milliseconds(cuda: &Cuda, calls: impl FnOnce()) -> f32 {
     let stream = cuda.stream();
     let start = cuda.record(stream);

@@ -16,7 +16,6 @@ const STEPS: usize = 8;
 /// Measured last steps: a step may leave blocks that the next one evicts.
 const SETTLED: usize = 3;
 
-/// Far longer than a call.
 const KERNEL_US: u32 = 200;
 
 const SMALLEST: u64 = 64 << 10;

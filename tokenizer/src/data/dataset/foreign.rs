@@ -60,7 +60,6 @@ pub(super) fn format(path: &Path) -> Result<ShardFormat, Error> {
     }
 }
 
-/// Before a run reaches them.
 pub(super) fn check_vocabulary(shard: &ShardMap) -> Result<(), Error> {
     shard.read(0, CHECKED_IDS.min(shard.tokens()) as usize).map(|_| ())
 }

@@ -47,7 +47,6 @@ fn placeholder_model() -> GptConfig {
     presets::preset("gpt2").expect("a preset of this name")
 }
 
-/// All keys with sections: `train.schedule.kind`.
 fn known_keys() -> Vec<String> {
     fn walk(tree: &Value, path: &str, keys: &mut Vec<String>) {
         for (key, below) in tree.as_object().into_iter().flatten() {

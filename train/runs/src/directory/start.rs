@@ -24,7 +24,6 @@ pub struct Start<'r> {
     directory: &'r RunDirectory,
     lock: Option<File>,
     fresh: bool,
-    /// Innermost first.
     made: Vec<PathBuf>,
 }
 

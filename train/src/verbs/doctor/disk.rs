@@ -9,7 +9,6 @@ use super::Finding;
 use crate::figures::si;
 use crate::machine::cache_folder;
 
-/// Bytes of a measurement.
 const WRITTEN: usize = 64 << 20;
 
 /// Checkpoints of the smallest preset need less.

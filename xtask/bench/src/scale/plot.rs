@@ -85,7 +85,6 @@ fn efficiencies(
     }
 }
 
-/// At least one.
 fn intervals(count: usize) -> f64 {
     count.saturating_sub(1).max(1) as f64
 }

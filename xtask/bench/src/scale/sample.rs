@@ -156,7 +156,6 @@ pub(super) fn from_csv(text: &str) -> Result<Vec<Sample>> {
 pub(super) mod tests {
     use super::*;
 
-    /// Exact latency and time per byte.
     pub(in super::super) fn samples() -> Vec<Sample> {
         let mut samples = Vec::new();
         let mut take = |link, ranks, kind, bytes, sent, seconds| {

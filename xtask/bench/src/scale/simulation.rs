@@ -131,7 +131,6 @@ impl Model {
         }
     }
 
-    /// Peers relative to the measurement.
     fn peers(&self, ranks: u64) -> f64 {
         (ranks - 1) as f64 / (self.ranks - 1) as f64
     }

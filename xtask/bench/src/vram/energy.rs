@@ -14,7 +14,6 @@ pub(super) const NVML: &str = "libnvidia-ml.so.1";
 
 type Device = *mut c_void;
 
-/// The machine's only NVIDIA GPU.
 pub(super) struct Gpu {
     device: Device,
     energy: unsafe extern "C" fn(Device, *mut c_ulonglong) -> c_int,

@@ -151,13 +151,11 @@ fn most(values: impl Iterator<Item = f64>) -> f64 {
 
 struct Panel {
     left: f64,
-    /// At the axes' ends.
     budget: f64,
     top: f64,
 }
 
 impl Panel {
-    /// Unlimited runs: far right.
     fn at(&self, budget: Option<f64>, value: f64) -> At {
         let across = budget.map_or(1.0, |budget| budget / self.budget * 0.81);
         (self.left + PANEL.0 * across, TOP + PANEL.1 * (1.0 - value / self.top))

@@ -187,7 +187,6 @@ fn arguments(model: &Model, device: &str, budget: &str, further: &[String], run:
         .collect()
 }
 
-/// Carried by `cargo xtask gpu-check`.
 fn commit_of_carried(folder: &Path) -> Option<String> {
     let commit = fs::read_to_string(folder.join("commit")).ok()?;
     Some(format!("built by `cargo xtask gpu-check` at commit {}", commit.trim()))
