@@ -1,11 +1,10 @@
-//! Disk throughput compared with `fio`, at the same piece size and queue depth: `cargo bench -p backend-offload -p
-//! host-optim --bench disk_speed -- FOLDER`. The bench of this name in host-optim steps optimizer states.
+//! Disk throughput against `fio`, at the same piece size and queue depth: `cargo bench -p backend-offload -p host-optim
+//! --bench disk_speed -- FOLDER`. Its namesake in host-optim steps optimizer states.
 
 mod fio;
 
 use fio::{BYTES, fio, folder};
 
-/// As in the disk tier.
 const PIECE: usize = 4 << 20;
 const UNDER_WAY: usize = 8;
 const ROUNDS: usize = 5;

@@ -1,4 +1,4 @@
-//! Refuses to build over a `cubecl` that does not ask for a provider of clients, and tells its release.
+//! Refuses to build over a `cubecl` without providers of clients, and detects its release.
 
 const PATCHED: &str = "DEP_CUBECL_CLIENT_PROVIDER_VERSION";
 

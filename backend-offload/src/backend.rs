@@ -172,8 +172,8 @@ pub fn reset_peaks<B: Managed>(device: &B::Device) {
     B::Door::reset_peaks(device);
 }
 
-/// Changes the device budget during a run. Excess blocks are evicted at once if possible, otherwise before the next
-/// operation that takes memory. A share is of the memory free at the call.
+/// Changes the device budget during a run. Excess blocks are evicted at once if possible, else before an operation
+/// takes memory. A share is of the memory free at the call.
 ///
 /// # Errors
 /// If the budget is invalid, or a share of unreported memory.
@@ -238,14 +238,13 @@ pub fn mark_step<B: Managed>(device: &B::Device) {
     B::Door::mark_step(device);
 }
 
-/// Records operations until [`watched_step`]: at most 1,025 stretches, however many operations. Each operation reads
-/// the clock once.
+/// Records operations until [`watched_step`], in at most 1,025 stretches. Each operation reads the clock once.
 pub fn watch_step<B: Managed>(device: &B::Device) {
     B::Door::watch_step(device);
 }
 
-/// The timeline since [`watch_step`]; `None` without one. Its bytes are the growth of the counters of [`stats`]. Times
-/// are of requests; a GPU runs operations later.
+/// The timeline since [`watch_step`]; `None` without one. Its bytes are the growth of [`stats`]' counters. Times are of
+/// requests; a GPU runs operations later.
 pub fn watched_step<B: Managed>(device: &B::Device) -> Option<Vec<Stretch>> {
     B::Door::watched_step(device)
 }

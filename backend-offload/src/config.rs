@@ -17,7 +17,7 @@ pub(crate) const DEFAULT_PINNED_SHARE: Budget = Budget::Share(0.4);
 /// Unset budgets come from `OFFLOAD_DEVICE_BUDGET`, `OFFLOAD_HOST_BUDGET` and `OFFLOAD_PINNED_BUDGET`. The device
 /// budget defaults to 90 % of the memory free at the start on CUDA, and to no limit on devices that do not report their
 /// memory. The host budget defaults to 80 % of the memory that machine and control group leave. Only Linux reports it:
-/// elsewhere, host and page-locked memory have no limit by default.
+/// elsewhere, host and page-locked memory have no default limit.
 #[derive(Debug, Clone, Default)]
 pub struct OffloadConfig {
     pub(crate) device_budget: Option<Budget>,
@@ -79,8 +79,8 @@ impl OffloadConfig {
     }
 
     /// Lets blocks spill to the disk of `folder` once the host budget is used up, in one unnamed file for all devices
-    /// of the process. `budget` bytes are allocated at once, so a full disk is an error at the start. Off by default.
-    /// Also `OFFLOAD_DISK_DIR` with `OFFLOAD_DISK_BUDGET`. Linux only.
+    /// of the process. `budget` bytes are allocated at once: a full disk is an error at the start. Off by default. Also
+    /// `OFFLOAD_DISK_DIR` with `OFFLOAD_DISK_BUDGET`. Linux only.
     #[must_use]
     pub fn disk(mut self, folder: impl Into<PathBuf>, budget: Budget) -> Self {
         (self.disk_folder, self.disk_budget) = (Some(folder.into()), Some(budget));

@@ -1,7 +1,6 @@
 //! Disk memory for the program itself, under the disk budget of spilled blocks.
 //!
-//! An optimizer moves pieces of state from its own threads, through its own host memory. Each read verifies every
-//! piece's checksum.
+//! An optimizer moves pieces of state from its own threads, through its own host memory. Each read verifies checksums.
 
 use crate::bytes::Bytes;
 use crate::error::OffloadError;
@@ -38,7 +37,6 @@ pub struct DiskPieces {
 
 #[derive(Debug)]
 struct Piece {
-    /// Offset in the concatenated parts.
     begin: u64,
     len: usize,
     checksum: AtomicU64,
@@ -243,7 +241,6 @@ impl DiskPieces {
         Ok(())
     }
 
-    /// File positions, with their ranges in the buffer.
     fn stretches(&self, first: usize, span: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
         let begin = self.pieces.get(first).map_or(0, |piece| piece.begin);
         self.stretches_from(begin, span)

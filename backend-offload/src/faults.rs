@@ -71,7 +71,6 @@ pub struct RuntimePeaks {
     pub reserved: u64,
 }
 
-/// Injects nothing without `test-util`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Injector {
     #[cfg(feature = "test-util")]

@@ -1,7 +1,7 @@
-//! Hints from the program about the places of its tensors.
+//! Hints about the places of tensors.
 //!
 //! A hint changes the order of evictions, never a result, nor whether an operation can run. It belongs to a tensor's
-//! present memory, which updates may replace: repeat it for a trained parameter after each optimizer step.
+//! present memory, which updates may replace: repeat it for a trained parameter after each step.
 
 use crate::backend::Spilling;
 use burn_core::module::{Module, ModuleVisitor, Param};

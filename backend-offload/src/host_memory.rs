@@ -1,6 +1,6 @@
 //! Host memory for the program's own buffers, under the same budget as spilled tensors.
 //!
-//! Optimizer state on the host competes with spilled tensors, so one limit holds for both.
+//! Optimizer state competes with spilled tensors, so one limit holds for both.
 
 use crate::bytes::Bytes;
 use crate::disk_memory::DiskMemory;
@@ -15,12 +15,11 @@ use std::sync::Arc;
 
 /// The device that owns the host memory. Its thread allocates page-locked memory.
 pub(crate) trait Site: Send + Sync {
-    /// `None` if no room is there or can be made.
+    /// `None` if no room can be made.
     fn draft(&self, pool: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
         Ok(pool.draft(len, SlabSource::Heap))
     }
 
-    /// For tensors created from data later.
     fn prefer_for_new(&self, preference: Preference);
 }
 

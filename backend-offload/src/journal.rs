@@ -116,7 +116,7 @@ impl Journal {
                 tracing::warn!(target: TARGET, "the driver refused {} within the budget", Bytes(*bytes));
             }
             Event::SampleDiscarded => tracing::debug!(target: TARGET, "autotune sample discarded"),
-            // The failure's thread gets the error; a warning would repeat it.
+            // The failure's thread gets the error.
             Event::Failed { error } => tracing::debug!(target: TARGET, "{error}"),
         }
 

@@ -41,7 +41,7 @@
 //!
 //! Blocks move only under pressure. An operation's blocks are made resident before it runs; without room in the budget,
 //! others are evicted first. An eviction copies nothing if the host copy is current (*clean*) or the block was never
-//! written. While everything fits, a launch costs only a few microseconds more.
+//! written. While everything fits, a launch costs a few microseconds more.
 //!
 //! A block is in one of four places. In motion, it counts on both sides:
 //!

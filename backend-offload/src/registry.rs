@@ -73,7 +73,7 @@ pub struct DeviceMemory {
     pub total: u64,
 }
 
-/// The adapter's type separates devices of one number, which are a type and an index.
+/// The adapter's type separates devices of one number, a type and an index.
 pub type DeviceKey = (TypeId, [u16; 2]);
 
 enum Entry {
@@ -92,7 +92,7 @@ struct Registry {
 #[derive(Clone)]
 struct InstalledHost {
     pool: Arc<HostPool>,
-    /// As configured: a share's bytes change with each start of a device.
+    /// A share's bytes change with each start of a device.
     named: [Option<Budget>; 2],
 }
 

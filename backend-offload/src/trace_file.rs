@@ -1,4 +1,4 @@
-//! The file of a running device's [`Recording`](pager::Recording).
+//! The file of a device's [`Recording`](pager::Recording).
 
 use crate::error::OffloadError;
 use crate::journal::TARGET;

@@ -33,7 +33,7 @@ fn measure(name: &str, config: &GptConfig) {
     });
     let uncached = rate(|| {
         for end in 1..=TOKENS {
-            // Like the cache, logits of the last position only.
+            // Like the cache, only the last position's logits.
             let prompt: Vec<u32> = (0..end as u32).collect();
             let (_, logits) =
                 Decoder::with_prompts(&model, &[prompt[..].into()], end).expect("the capacity is the length");

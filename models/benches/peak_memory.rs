@@ -1,5 +1,5 @@
-//! Peak live bytes of a forward and backward pass, with each memory measure on and off:
-//! `cargo bench -p models --bench peak_memory -- [T [BATCH]] [lean]`; `lean` skips the runs with a measure off.
+//! Peak live bytes of forward and backward pass, with each memory measure on and off: `cargo bench -p models --bench
+//! peak_memory -- [T [BATCH]] [lean]`; `lean` skips the runs with a measure off.
 //!
 //! GPT-2 124M on one thread of the CPU backend. Bytes exclude the weights.
 

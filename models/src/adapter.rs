@@ -1,11 +1,11 @@
-//! Low-rank adapters (`LoRA`): two small matrices beside each frozen projection, which alone learn.
+//! Low-rank adapters (`LoRA`): two small matrices beside each frozen projection learn.
 //!
 //! ```text
 //! y = x · weight + bias + alpha / rank · dropout(x) · down · up
 //! ```
 //!
-//! `up` starts at zero, so fresh adapters change nothing (`fresh_adapters_leave_the_loss_of_the_base`). `down` is drawn
-//! as PEFT draws it: uniform within ±1 / √inputs. Frozen weights have no gradient
+//! `up` starts at zero: fresh adapters change nothing (`fresh_adapters_leave_the_loss_of_the_base`). `down` is drawn as
+//! PEFT draws it: uniform within ±1 / √inputs. Frozen weights have no gradient
 //! (`only_adapters_have_gradients_with_and_without_recomputation`).
 
 use burn::module::{Module, ModuleMapper, Param};
@@ -59,7 +59,7 @@ impl Projection {
         }
     }
 
-    /// The projection with the weight `name`, such as `blocks.0.mlp.up.weight`.
+    /// By the weight's name, such as `blocks.0.mlp.up.weight`.
     fn of_weight(name: &str) -> Option<Self> {
         let (_, part) = name.strip_prefix("blocks.")?.split_once('.')?;
         let path = part.strip_suffix(".weight")?;
@@ -126,7 +126,7 @@ impl LoraConfig {
         if self.targets.iter().any(has) { Ok(()) } else { Err(LoraError::Targets) }
     }
 
-    /// All parameters of the adapters, in the order of the model's fields.
+    /// All adapters' parameters, in the order of the model's fields.
     pub fn parameters(&self, model: &GptConfig) -> Vec<ParameterInfo> {
         let adapters = |weight: ParameterInfo| {
             let is_target = |target| self.targets.contains(&target);
@@ -187,7 +187,7 @@ impl<B: Backend> Adapter<B> {
         }
     }
 
-    /// The addition to the projection of `x`, wide. `x` is `[rows, inputs]` in the compute type.
+    /// The addition to `x`'s projection, wide. `x` is `[rows, inputs]` in the compute type.
     pub(crate) fn forward(&self, x: Tensor<B, 2>, key: Option<DropoutKey>, compute: Compute) -> Tensor<B, 2> {
         let x = dropout(x, self.dropout, key, self.place);
         // Scaled where the tensor is small.
@@ -195,7 +195,7 @@ impl<B: Backend> Adapter<B> {
         compute.product(compute.narrow(inner), compute.narrow(self.up.val()))
     }
 
-    /// `weight` with the adapter added, in the adapter's type and then rounded to the weight's.
+    /// Adds the adapter in the adapter's type, then rounds to the weight's.
     fn merge(&self, weight: Tensor<B, 2>) -> Tensor<B, 2> {
         let kind = weight.dtype();
         let added = self.down.val().matmul(self.up.val()).mul_scalar(self.scale);

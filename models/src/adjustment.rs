@@ -1,4 +1,4 @@
-//! Additions to logits before a choice: biases, and penalties on tokens of the answer, as in OpenAI's API.
+//! Additions to logits before a choice: biases, and penalties on the answer's tokens, as in OpenAI's API.
 
 use std::borrow::Cow;
 
@@ -7,9 +7,9 @@ use crate::sample::SamplingError;
 /// By default none.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Adjustment {
-    /// Lowers a token's logit by this for each occurrence in the answer. The prompt does not count.
+    /// Lowers a token's logit by this for each occurrence in the answer, not the prompt.
     pub frequency_penalty: f64,
-    /// Lowers a token's logit by this if the answer has the token.
+    /// Lowers the logits of the answer's tokens by this.
     pub presence_penalty: f64,
     /// Tokens, and numbers added to their logits.
     pub biases: Vec<(u32, f64)>,

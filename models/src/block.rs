@@ -1,4 +1,4 @@
-//! A block: attention and MLP on the residual stream, with norms.
+//! A block: attention and MLP on the residual stream.
 
 use burn::module::Module;
 use burn::tensor::{Tensor, backend::Backend};

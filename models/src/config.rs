@@ -1,7 +1,7 @@
 //! A model's shape under Hugging Face names, parsed strictly.
 //!
-//! Unknown keys are refused with the nearest known name: a misspelt key wastes a training run. Llama's names are
-//! aliases. Sizes and their products are checked before any tensor exists.
+//! Unknown keys are refused with the nearest known name. Llama's names are aliases. Sizes and their products are
+//! checked before any tensor exists.
 //!
 //! `{"preset": "gpt2", "n_layer": 4}` changes a preset. Without one, all but [`REQUIRED_KEYS`] default to GPT-2.
 
@@ -189,7 +189,7 @@ impl GptConfig {
         Self::from_value(serde_json::from_str(text).map_err(ConfigError::Syntax)?)
     }
 
-    /// Parses and checks a JSON value, as of a section. Reports all problems.
+    /// Parses and checks a JSON value, such as a section. Reports all problems.
     pub fn from_value(value: Value) -> Result<Self, ConfigError> {
         let (mut given, mut wrong) = canonical_keys(object(value)?);
         let understood = wrong.len();
@@ -351,7 +351,7 @@ impl GptConfig {
             }
         }
 
-        // The network computes in f32, where others become 0 or infinity.
+        // In f32, others become 0 or infinity.
         let positive = |value: f64| value > 0.0 && (value as f32).is_normal();
         let above_zero = "a finite number above 0, from 1.2e-38 to 3.4e38";
         for (key, value) in [
@@ -441,7 +441,7 @@ fn canonical_keys(given: Map<String, Value>) -> (Map<String, Value>, Vec<ConfigE
     (renamed, wrong)
 }
 
-/// The candidate with the smallest edit distance to `key`, the first of several.
+/// The first candidate with the smallest edit distance to `key`.
 pub fn nearest_key<'c>(key: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     candidates.into_iter().min_by_key(|candidate| strsim::levenshtein(key, candidate))
 }

@@ -5,7 +5,7 @@ use burn::tensor::backend::Backend;
 use crate::continuous::{Chosen, Continuation, Continuous};
 use crate::generate::GenerateError;
 
-/// A [`Continuous`] of any backend: users of `dyn Continuing` compile without the model.
+/// Any backend's [`Continuous`]: users of `dyn Continuing` compile without the model.
 pub trait Continuing {
     /// See [`Continuous::join`].
     fn join(&mut self, key: u64, wanted: Continuation) -> Result<(), GenerateError>;

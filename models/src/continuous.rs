@@ -1,11 +1,11 @@
-//! Continuous batching: sequences join and leave; every step gives each its next token.
+//! Continuous batching: sequences join and leave between steps.
 //!
-//! A sequence's tokens do not depend on the others (`a_continuous_batch_gives_each_request_the_tokens_of_generate`):
-//! seed and row key random numbers, and attention sees the sequence's own keys.
+//! A sequence's tokens do not depend on others (`a_continuous_batch_gives_each_request_the_tokens_of_generate`): seed
+//! and row key random numbers, and attention sees its own keys.
 //!
-//! Keys and values of running and of ended sequences share one bound in positions. Running ones reserve theirs when they
-//! join; ended ones keep theirs while there is room. A prompt with a known beginning reads only the rest, and waits while
-//! an earlier sequence reads that beginning (`siblings_read_their_prompt_once`).
+//! Keys and values of running and ended sequences share one bound in positions. Running ones reserve theirs when they
+//! join; ended ones keep theirs while there is room. A prompt with a known beginning reads only the rest, and waits
+//! while an earlier sequence reads that beginning (`siblings_read_their_prompt_once`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
@@ -32,11 +32,11 @@ pub struct Continuation {
     pub adjustment: Adjustment,
     /// Separates sequences of one seed: row `n` draws like prompt `n` of a [`crate::Request`].
     pub row: u64,
-    /// Most likely tokens to report with each choice; `None` omits likelihoods.
+    /// Most likely tokens to report; `None` omits likelihoods.
     pub alternatives: Option<usize>,
-    /// Tokens to choose at most, for which positions are reserved.
+    /// Most tokens to choose, for which positions are reserved.
     pub max_tokens: usize,
-    /// Whether to report likelihoods of the prompt's tokens, too. Then all of it is read.
+    /// Whether to report the prompt's likelihoods too. Then all of it is read.
     pub score_prompt: bool,
     /// Tokens allowed at each choice.
     pub constraint: Option<Box<dyn Constraint>>,
@@ -71,7 +71,7 @@ pub struct PromptRead {
     pub likelihoods: Vec<Likelihood>,
 }
 
-/// Shorter beginnings are read again: a cache of them costs more memory than time.
+/// Caching shorter beginnings costs more memory than time.
 const SHARED: usize = 32;
 
 /// Natural-log probabilities, before adjustment, temperature and filters.
@@ -91,7 +91,7 @@ pub struct Continuous<'m, B: Backend> {
     piece: usize,
     room: usize,
     rows: BTreeMap<u64, Row<B>>,
-    /// Ended sequences, most recently used last.
+    /// Most recently used last.
     kept: VecDeque<Sequence<B>>,
 }
 
@@ -99,7 +99,6 @@ pub struct Continuous<'m, B: Backend> {
 struct Row<B: Backend> {
     sequence: Sequence<B>,
     text: Text,
-    /// Tokens of the prompt.
     prompt: usize,
     sampling: Sampling,
     adjustment: Adjustment,
@@ -140,7 +139,7 @@ impl<B: Backend> Row<B> {
         Chosen { token, likelihood, prompt }
     }
 
-    /// Tokens that `other` begins with, too, without the text's last one, whose logits are not kept.
+    /// Tokens that `other` begins with, too, except the text's last one, whose logits are not kept.
     fn common(&self, other: &[u32]) -> usize {
         let text = self.text.tokens();
         let alike = text.iter().zip(other).take_while(|(a, b)| a == b).count();
@@ -155,7 +154,7 @@ enum Source {
 }
 
 impl<'m, B: Backend> Continuous<'m, B> {
-    /// An empty batch. A step reads at most `piece` prompt tokens. All sequences together hold at most `room` positions.
+    /// An empty batch. A step reads at most `piece` prompt tokens; all sequences hold at most `room` positions.
     pub fn new(model: &'m Gpt<B>, piece: usize, room: usize) -> Self {
         Self { model, lookup: None, piece: piece.max(1), room, rows: BTreeMap::new(), kept: VecDeque::new() }
     }
@@ -259,8 +258,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         known.max_by_key(|(_, len)| *len).filter(|(_, len)| *len >= row.read() + SHARED)
     }
 
-    /// Whether a sequence that joined earlier is reading more of this text than the `known` tokens, which are perhaps
-    /// its own.
+    /// Whether an earlier sequence is reading more of this text than the `known` tokens.
     fn is_being_read(&self, key: u64, known: usize, source: Option<Source>) -> bool {
         let row = &self.rows[&key];
         self.rows.range(..key).any(|(other_key, other)| {
@@ -288,14 +286,14 @@ impl<'m, B: Backend> Continuous<'m, B> {
         self.rows.get_mut(&key).expect("its text was compared").sequence = beginning;
     }
 
-    /// Chooses the sequences that read in this step, with the numbers of their tokens. Views of others' caches are taken
-    /// here only: the read that follows copies them, so no view keeps a longer cache alive.
+    /// Chooses this step's readers and their numbers of tokens. Views of others' caches are taken here only: the read
+    /// copies them.
     fn plan(&mut self) -> BTreeMap<u64, usize> {
         let keys: Vec<u64> = self.rows.keys().copied().collect();
         let mut left = self.piece;
         let mut plan = BTreeMap::new();
         for key in keys {
-            // A single token is a decoding step or a prompt's end, which never waits.
+            // A single token is a decoding step or a prompt's end: it never waits.
             if self.rows[&key].unread() == 1 {
                 plan.insert(key, 1);
                 continue;
@@ -322,7 +320,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         plan
     }
 
-    /// Drops kept caches, oldest first, until this step's tokens have room.
+    /// Drops kept caches, oldest first, until this step has room.
     fn make_room(&mut self, plan: &BTreeMap<u64, usize>) {
         let capacity = |(key, row): (&u64, &Row<B>)| {
             let end = row.read() + plan.get(key).copied().unwrap_or(0);
@@ -347,7 +345,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         self.rows.is_empty()
     }
 
-    /// Runs the model once. Returns the next token of every sequence with a read prompt, ordered by key.
+    /// Runs the model once. Returns the next token of every sequence with a read prompt, by key.
     pub fn step(&mut self) -> Result<Vec<(u64, Chosen)>, GenerateError> {
         let plan = self.plan();
         self.make_room(&plan);

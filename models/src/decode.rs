@@ -1,7 +1,7 @@
-//! Decodes one token at a time over a cache of keys and values.
+//! Decodes one token at a time over cached keys and values.
 //!
 //! A step appends with the only reference, so backends can write in place; Burn 0.21's CPU backend copies in
-//! `slice_assign`. Prompts are padded on the left; positions count from a row's first own token.
+//! `slice_assign`. Prompts are padded on the left; positions count from a row's first token.
 
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 use thiserror::Error;
@@ -135,7 +135,7 @@ impl<'a, B: Backend> Decoder<'a, B> {
     }
 }
 
-/// Writes `new` after the cache's first `len` positions, which grows to `capacity`. Returns all positions so far.
+/// Writes `new` after the first `len` positions of the cache, which grows to `capacity`. Returns all positions so far.
 pub(crate) fn append<B: Backend>(
     cache: &mut Option<Tensor<B, 4>>,
     new: Tensor<B, 4>,

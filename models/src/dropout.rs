@@ -1,7 +1,7 @@
 //! Reproducible dropout, on the device.
 //!
 //! A recomputed block must drop its first pass's features, on another backend. `nn::Dropout` draws from a backend's
-//! process-wide generator, and only under autodiff. Here a key decides.
+//! process-wide generator, only under autodiff. Here a key decides.
 //!
 //! The host draws an odd factor m and an offset a per row, p per column. The device computes:
 //!
@@ -9,15 +9,15 @@
 //! dropped  ⇔  (p · m + a) mod 2¹⁶ < rate · 2¹⁶          p, m < 2¹⁵, a < 2¹⁶
 //! ```
 //!
-//! No number reaches 2³¹, where backends overflow differently. The remainder is a bit mask, since CubeCL's own is
-//! inexact. So all backends drop the same features, any two independently.
+//! No number reaches 2³¹, where backends overflow differently. The remainder is a bit mask: CubeCL's own is inexact. So
+//! all backends drop the same features, any two independently.
 
 use burn::tensor::{Bool, ElementConversion, Int, Tensor, TensorData, backend::Backend};
 
 use crate::adapter::Projection;
 use crate::random::{Random, combine};
 
-/// Names a forward pass's random bits; equal keys drop equal features.
+/// A forward pass's random bits; equal keys drop equal features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DropoutKey {
     /// The run's seed.
@@ -46,7 +46,7 @@ pub enum Place {
 /// A mask's numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MaskNumbers {
-    /// p of each column; distinct for up to 2¹⁵ columns.
+    /// Distinct for up to 2¹⁵ columns.
     pub columns: Vec<i32>,
     /// m of each row, odd.
     pub factors: Vec<i32>,

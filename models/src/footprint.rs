@@ -2,8 +2,8 @@
 //!
 //! Overflow is an error: a mistyped size fails here, not in an allocator.
 //!
-//! Activation bytes are the tape's after a forward pass under [`Lean`](crate::Lean). In a test at most 9 % of live
-//! bytes are missing.
+//! Activation bytes are the tape's after a forward pass under [`Lean`](crate::Lean), at most 9 % below live bytes in a
+//! test.
 
 use crate::config::{Activation, GptConfig, NormPlacement, Positions};
 use crate::error::ConfigError;
@@ -19,7 +19,7 @@ pub struct Footprint {
     pub multiplied: u64,
     /// Parameters of one block.
     pub per_block: u64,
-    /// Parameters in block matrices, which Muon steps.
+    /// In block matrices, which Muon steps.
     pub hidden_matrices: u64,
     /// Parameters of the largest tensor, the least of an optimizer step.
     pub largest_tensor: u64,
@@ -83,7 +83,6 @@ impl Footprint {
         let positions = (config.n_positions as u64).checked_mul(width)?;
         let outer_norms = width * vectors_per_norm * (1 + u64::from(config.embedding_norm));
         let learned = offsets(config.positions == Positions::Learned, positions);
-        // One row is for no match.
         let followers = offsets(config.longest_match, vocabulary.checked_add(width)?);
 
         let parameters = blocks
@@ -145,7 +144,7 @@ impl Footprint {
         3.0 * forward + if recompute { again } else { 0.0 }
     }
 
-    /// The share of [`Self::flops_per_token`] for gradients of weights, which frozen weights lack.
+    /// The share of [`Self::flops_per_token`] for gradients of weights.
     pub fn weight_gradient_flops_per_token(&self) -> f64 {
         2.0 * self.multiplied as f64
     }
@@ -160,7 +159,7 @@ impl Footprint {
         }
     }
 
-    /// Most working bytes of an attention chunk, and of the loss.
+    /// Working bytes of an attention chunk, or of the loss if more.
     pub fn working_bytes(&self, batch: usize, time: usize, chunks: Chunks) -> [u64; 2] {
         self.chunk_bytes(batch, time, chunks).map(|bytes| bytes.saturating_mul(TENSORS_PER_CHUNK))
     }
@@ -196,7 +195,7 @@ impl Footprint {
     }
 }
 
-/// Score or logit tensors alive in a chunk's backward step.
+/// Tensors alive in a chunk's backward step.
 const TENSORS_PER_CHUNK: u64 = 4;
 
 fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
@@ -233,7 +232,7 @@ fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     mlp.checked_add(norms + head_norms + attention + dropped)
 }
 
-/// Tape bytes per token outside the blocks: norms, the loss's precomputed gradient, token ids.
+/// Norms, the loss's precomputed gradient, token ids.
 fn outer_activations(config: &GptConfig) -> u64 {
     let width = config.n_embd as u64;
     let norms = (1 + u64::from(config.embedding_norm)) * norm_activations(width, 1);

@@ -1,4 +1,4 @@
-//! Text generation: batched, streamed, stoppable between any two tokens.
+//! Text generation: batched, streamed, stoppable between tokens.
 
 use std::ops::ControlFlow;
 
@@ -154,7 +154,7 @@ pub enum GenerateError {
     DecoderFull(#[from] DecoderFull),
 }
 
-/// Continues every prompt. `on_piece` gets final tokens at once, and may cancel the request.
+/// Continues every prompt. `on_piece` gets final tokens at once, and may cancel.
 pub fn generate<B: Backend>(
     model: &Gpt<B>,
     request: &Request<'_>,
@@ -216,7 +216,7 @@ fn check<B: Backend>(model: &Gpt<B>, request: &Request<'_>) -> Result<(), Genera
         if let Some(token) = prompt.iter().copied().find(|token| *token as usize >= vocab_size) {
             return Err(GenerateError::UnknownToken { index, token, vocab_size });
         }
-        // The last token is never read, so it needs no position.
+        // The last token is never read: it needs no position.
         let positions = (prompt.len() - 1).saturating_add(request.max_new_tokens);
         if request.overflow == Overflow::Refuse && positions > window {
             return Err(GenerateError::WindowTooSmall {

@@ -1,7 +1,7 @@
 //! The network, top to bottom: embedding, blocks, norm, head.
 //!
 //! Shapes: B batch, T time, E `n_embd`, H heads, W head width, V vocabulary. The residual stream is `[B, T, E]`, in the
-//! parameters' type. Nothing here knows where tensors live or how models train.
+//! parameters' type.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -36,7 +36,7 @@ pub struct Gpt<B: Backend> {
     pub followers: Option<Param<Tensor<B, 2>>>,
     /// Norm of the embedding.
     pub embedding_norm: Option<Norm<B>>,
-    /// Constants, not parameters; absent for learned positions.
+    /// Constants; absent for learned positions.
     pub(crate) rotary: Option<Rotary<B>>,
     pub(crate) local_rotary: Option<Rotary<B>>,
     /// The blocks, first to last.
@@ -124,7 +124,7 @@ impl<B: Backend> Gpt<B> {
         self
     }
 
-    /// Makes weights of block projections for each use where `weights` returns a source.
+    /// Makes block projections' weights for each use where `weights` returns a source.
     #[must_use]
     pub fn with_weights_on_demand(mut self, mut weights: impl FnMut(ParamId) -> Option<OnDemand>) -> Self {
         for projection in self.blocks.iter_mut().flat_map(Block::projections_mut) {
@@ -141,7 +141,7 @@ impl<B: Backend> Gpt<B> {
             .collect()
     }
 
-    /// Lets inputs bring embedding rows from `rows`. The head must be untied.
+    /// Lets inputs bring embedding rows. The head must be untied.
     #[must_use]
     pub fn with_rows_on_demand(mut self, rows: Option<RowsOnDemand>) -> Self {
         self.rows_on_demand = rows.or(self.rows_on_demand);
@@ -206,7 +206,7 @@ impl<B: Backend> Gpt<B> {
         self.head_loss(x, batch.targets, batch.mask, options, kernels)
     }
 
-    /// Does not wait for other blocks' weights.
+    /// Waits for no other blocks' weights.
     pub(crate) fn part(&self, blocks: Range<usize>) -> Self {
         Self {
             wte: self.wte.clone(),

@@ -10,8 +10,8 @@
 //! | norm scales, all offsets | 1, 0 | 1, 0 | 1, 0 |
 //! | embedding of followers | 0 | 0 | 0 |
 //!
-//! r is `initializer_range`; `scale_residual_init` switches the division by √(2 `n_layer`). The host draws each tensor
-//! from seed and name alone.
+//! r is `initializer_range`; `scale_residual_init` switches the division by √(2 `n_layer`). Each tensor depends on seed
+//! and name alone.
 
 use burn::module::{Param, ParamId};
 use burn::tensor::{Tensor, TensorData, backend::Backend};
@@ -42,7 +42,7 @@ impl GptConfig {
         match (self.init, role) {
             (Family::Nanochat, Role::Embedding) => 1.0,
             (Family::Nanochat, Role::Head) => 0.001,
-            // Zeros: at first a model without followers.
+            // At first a model without followers.
             (_, Role::Follower) | (Family::Nanochat, Role::Residual) => 0.0,
             (Family::Nanochat, Role::Hidden) => {
                 (outputs as f64 / inputs as f64).sqrt().min(1.0) / (inputs as f64).sqrt()

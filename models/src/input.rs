@@ -11,9 +11,9 @@ use crate::rows::NamedRows;
 pub struct Input<B: Backend> {
     /// `[B, T]`.
     pub tokens: Tensor<B, 2, Int>,
-    /// Each token's follower, `[B, T]`; `vocab_size` for no match. `None` matches nothing.
+    /// `[B, T]`; `vocab_size` for no match. `None` matches nothing.
     pub followers: Option<Tensor<B, 2, Int>>,
-    /// Embedding rows, if fetched on demand; `tokens` are then indices into them.
+    /// Fetched on demand; `tokens` are then indices into them.
     pub rows: Option<NamedRows<B>>,
 }
 
@@ -35,7 +35,7 @@ impl<B: AutodiffBackend> Input<B> {
 }
 
 impl<B: Backend> Input<B> {
-    /// Hides a share `rate` of followers, so the model learns to do without.
+    /// Hides a share `rate` of followers: the model learns to do without.
     pub(crate) fn drop_followers(self, rate: f64, key: Option<DropoutKey>, none: usize) -> Self {
         let Some(key) = key.filter(|_| rate > 0.0) else { return self };
         let dropped = |followers: Tensor<B, 2, Int>| {

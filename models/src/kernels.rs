@@ -1,7 +1,7 @@
 //! Operations that decide a GPT's training memory.
 //!
 //! [`Plain`] never builds a T×T matrix or all logits, but autodiff keeps every result on the tape. [`Lean`] runs the
-//! same forward passes, bit for bit, as single tape nodes. Each `lean.rs` names the tensors kept.
+//! same forward passes, bit for bit, as single tape nodes. Each `lean.rs` names the kept tensors.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -59,7 +59,7 @@ pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
     fn packed_product(&self, x: Tensor<B, 2>, weights: &Packed<B>) -> Tensor<B, 2>;
 }
 
-/// Chunk sizes change rounding, so they follow from the batch's shape, not from memory budgets.
+/// Chunk sizes change rounding: they follow from the batch's shape, not from budgets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Chunks {
     queries: Option<usize>,
@@ -80,7 +80,7 @@ impl Chunks {
         self.queries.unwrap_or(QUERIES).clamp(1, time.max(1))
     }
 
-    /// Tokens per step; the largest logit tensor is `tokens × vocabulary`. Few steps are better, as each adds to the
+    /// Tokens per step; the largest logit tensor is `tokens × vocabulary`. Few steps are better: each adds to the
     /// head's whole gradient. Logits take at most the MLP activations' bytes, above a minimum.
     pub fn tokens(self, all: usize, width: usize, vocabulary: usize) -> usize {
         let by_shape = || (4 * width).saturating_mul(all) / vocabulary.max(1);

@@ -47,7 +47,7 @@ impl<B: Backend> Linear<B> {
         Self { weight: self.weight.map(|weight| self.compute.narrow(weight)), ..self }
     }
 
-    /// `key` is of the adapter's dropout.
+    /// `key`: the adapter's dropout.
     pub(crate) fn forward<K: Kernels<B>>(
         &self,
         x: Tensor<B, 3>,

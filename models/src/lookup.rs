@@ -1,6 +1,6 @@
-//! Lookup of followers: for each token, the one after the longest earlier match of the text.
+//! Lookup of followers: for each token, the one after the text's longest earlier match.
 //!
-//! The caller chooses the texts. Decoding looks up the followers of a full pass
+//! The caller chooses the texts. Decoding finds a full pass's followers
 //! (`decoding_with_matches_equals_a_full_forward_pass`).
 
 use std::fmt::Debug;
@@ -38,7 +38,7 @@ impl<'a> From<&'a [u32]> for Stretch<'a> {
     }
 }
 
-/// Padding tokens, hidden from attention, before a stretch.
+/// Padding before a stretch, hidden from attention.
 pub(crate) type Padded<'a> = (usize, Stretch<'a>);
 
 pub(crate) fn upload<B: Backend>(model: &Gpt<B>, stretches: &[Padded<'_>], shape: [usize; 2]) -> Input<B> {

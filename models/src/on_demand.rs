@@ -1,8 +1,7 @@
 //! Weights made for each use from a smaller form.
 //!
-//! The matrix exists only while in use; the backward pass makes its numbers again
-//! (`on_demand_weights_give_the_bits_of_stored_weights`). Its parameter is a name and a place on the
-//! tape.
+//! The matrix exists only in use; the backward pass makes its numbers again
+//! (`on_demand_weights_give_the_bits_of_stored_weights`). Its parameter is a name and a place on the tape.
 
 use std::any::Any;
 use std::fmt;
@@ -16,7 +15,7 @@ use crate::precision::Compute;
 use crate::tape::{Saved, node};
 
 /// Makes a projection's weights, in its compute type, on the backend below the tape. Only [`OnDemand::weights`] names
-/// that backend, since a module's fields change backends.
+/// that backend: a module's fields change backends.
 #[derive(Clone)]
 pub struct OnDemand(Arc<dyn Any + Send + Sync>);
 
@@ -31,7 +30,7 @@ impl OnDemand {
     /// Makes the weights.
     ///
     /// # Panics
-    /// On any backend but [`OnDemand::new`]'s.
+    /// On [`OnDemand::new`]'s backend.
     pub fn weights<I: Backend>(&self) -> Tensor<I, 2> {
         let make = self.0.downcast_ref::<Make<I>>();
         let make = make.expect("weights on demand are made below the tape: train with `Lean` kernels");

@@ -1,6 +1,6 @@
 //! Frozen matrices in fewer bits: bf16, tiles of eight bits, or tiles of four (`QLoRA`'s NF4).
 //!
-//! The host encodes once, as weights are read, so every device and budget holds the same bits. Each use decodes
+//! The host encodes once, as weights are read: every device and budget holds the same bits. Each use decodes
 //! (`a_packed_base_has_the_bits_of_its_decoded_weights`). Embeddings, head and vectors are not packed.
 
 use std::collections::HashMap;
@@ -56,7 +56,7 @@ impl BaseForm {
         }
     }
 
-    /// Numbers that one piece of a decoding holds in f32, beside the matrix.
+    /// Numbers that a decoding's piece holds in f32, beside the matrix.
     pub fn decoded_at_once(self) -> u64 {
         match self {
             Self::Computed | Self::Bf16 => 0,
@@ -92,7 +92,7 @@ impl BaseForm {
 
 const SCALE: u64 = size_of::<f32>() as u64;
 
-/// Tiles that a use decodes at once. Affects no bits.
+/// Decoded at once. Affects no bits.
 const AT_ONCE: usize = 1 << 15;
 
 const TOP: f32 = 127.0;
@@ -114,7 +114,6 @@ fn int8(numbers: &[f32]) -> (Vec<i8>, Vec<f32>) {
 
 /// Two codes a byte, the first in its high half.
 fn nf4(numbers: &[f32]) -> (Vec<i8>, Vec<f32>) {
-    // A number belongs to the code whose value is nearest.
     let borders: [f32; 15] = std::array::from_fn(|n| f32::midpoint(NF4[n], NF4[n + 1]));
     let zero = NF4.iter().position(|value| *value == 0.0).expect("NF4 has a zero");
     let tile = |numbers: &[f32]| {
@@ -155,7 +154,6 @@ pub struct Packed<B: Backend> {
 }
 
 impl<B: Backend> Packed<B> {
-    /// Packs `numbers`; `None` if `form` packs nothing.
     pub(crate) fn new(
         base: BaseForm,
         numbers: Vec<f32>,
@@ -204,7 +202,7 @@ impl<B: Backend> Packed<B> {
     }
 }
 
-/// As the product with stored weights, but the tape keeps none: the backward pass decodes again.
+/// As with stored weights, but the tape keeps none: the backward pass decodes again.
 pub(crate) fn product<I: Backend, C: CheckpointStrategy>(
     x: Tensor<Autodiff<I, C>, 2>,
     packed: &Packed<Autodiff<I, C>>,
@@ -223,7 +221,7 @@ impl<I: Backend> Saved<I, 2, 1> for Product<I> {
 }
 
 impl<B: Backend> Linear<B> {
-    /// Keeps the weights packed; the parameter becomes NaN without memory.
+    /// The parameter becomes NaN without memory.
     pub(crate) fn pack(&mut self, base: BaseForm, compute: Compute, numbers: Vec<f32>) {
         let (shape, device) = (self.weight.lazy_shape().dims(), self.weight.lazy_device());
         self.packed = Packed::new(base, numbers, shape, compute, &device);
@@ -236,7 +234,7 @@ impl<B: Backend> Linear<B> {
 
 impl<B: Backend> Gpt<B> {
     /// For weights that never learn again: packs block projections as `base`, and casts other factors of products to
-    /// the compute type. What is packed or narrow already stays.
+    /// the compute type. Packed or narrow ones stay.
     #[must_use]
     pub fn frozen(mut self, base: BaseForm) -> Self {
         let compute = self.config.compute;
@@ -275,7 +273,7 @@ impl<B: Backend> Gpt<B> {
     }
 }
 
-/// A dry run has no numbers to read.
+/// A dry run has none.
 fn numbers<B: Backend>(weight: &Param<Tensor<B, 2>>) -> Vec<f32> {
     if !weight.is_initialized() {
         return vec![0.0; weight.lazy_shape().num_elements()];
@@ -333,7 +331,6 @@ mod tests {
             assert_eq!(ours.to_bits(), (theirs as f32).to_bits());
         }
 
-        // The last tile is not full.
         let numbers = drawn(7 * 301);
         let back = decoded(&packed(BaseForm::Nf4, &numbers, Compute::F32));
         for (tile, back) in numbers.chunks(NF4_TILE).zip(back.chunks(NF4_TILE)) {
@@ -382,7 +379,6 @@ mod tests {
             };
             assert_eq!(base.bytes(numbers.len() as u64, Compute::F32), bytes as u64, "{base:?}");
         }
-        // A tensor of four bits takes 4.5 with its scales.
         assert_eq!(BaseForm::Nf4.bytes(1 << 20, Compute::Bf16), (1 << 20) * 9 / 16);
     }
 

@@ -93,7 +93,7 @@ impl GptConfig {
 }
 
 impl<B: Backend> Gpt<B> {
-    /// Parameters that learn, in the order of the model's fields: all, or those of adapters. Waits for no weight.
+    /// Parameters that learn, all or adapters', in the order of the model's fields. Waits for no weight.
     pub fn learning(&self) -> Vec<(ParamId, ParameterInfo)> {
         let mut ids = Ids { path: Vec::new(), found: Vec::new() };
         self.visit(&mut ids);

@@ -1,7 +1,7 @@
 //! Mixed precision: matrix products in a narrow type, the rest in the parameters' own.
 //!
 //! Burn has no autocast. Both factors are cast where they meet; gradients are wide. [`Compute::F32`] records no cast:
-//! bits are the plain path's, and f64 models stay in f64.
+//! bits are the plain path's, and f64 models stay f64.
 
 use burn::tensor::{FloatDType, Tensor, backend::Backend};
 use schemars::JsonSchema;

@@ -1,7 +1,7 @@
 //! Several sequences in one pass, each with its own cache and length.
 //!
-//! Projections read their weights, decoding's main cost, once for all sequences. Nothing is padded: sequences join and
-//! leave between passes, and one may read its prompt while others read a token.
+//! Projections read their weights, decoding's main cost, once for all sequences. Nothing is padded: one may read its
+//! prompt while others read a token.
 
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 
@@ -41,7 +41,7 @@ pub struct Turn<'a, B: Backend> {
     pub sequence: &'a mut Sequence<B>,
     /// Tokens to read.
     pub next: Stretch<'a>,
-    /// Whether to return logits after each token instead of the last one.
+    /// Whether to return logits after each token, not just the last.
     pub all: bool,
 }
 
@@ -95,7 +95,7 @@ impl<B: Backend> Sequence<B> {
     }
 }
 
-/// Reads each sequence's next tokens, or none if one lacks positions. Returns logits `[rows, vocabulary]`: of each turn a
+/// Reads each sequence's next tokens, or none if one lacks positions. Returns logits `[rows, vocabulary]`: per turn a
 /// row after its last token, or a row per token.
 pub fn read<B: Backend>(model: &Gpt<B>, turns: &mut [Turn<'_, B>]) -> Result<Tensor<B, 2>, DecoderFull> {
     turns.iter().try_for_each(|turn| turn.sequence.check(turn.next.tokens.len()))?;

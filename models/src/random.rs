@@ -1,7 +1,7 @@
 //! Random numbers from a key alone, not from backend, thread or time.
 //!
-//! Backends' generators are process-wide: threads disturb each other, and bits differ between backends. So the host
-//! draws weights, masks and sampled tokens, from keys that name their purpose.
+//! Backends' generators are process-wide: threads disturb each other, and bits differ. So the host draws weights, masks
+//! and sampled tokens, from keys that name their purpose.
 
 /// A stream of random numbers fixed by its key.
 #[derive(Debug, Clone)]

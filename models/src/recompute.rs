@@ -7,7 +7,7 @@
 //!
 //! Both runs have the same operations, chunks and dropout keys.
 //!
-//! The forward pass requests weights at their segment, as they may still be loading
+//! The forward pass requests weights at their segment: they may still be loading
 //! (`a_blocks_weights_are_first_used_when_the_pass_reaches_it`).
 //!
 //! Each segment's gradients are handed out at once, every parameter once: a tied embedding's share from the head waits
@@ -51,8 +51,8 @@ where
     (model, losses.pop().expect("one batch has one loss"))
 }
 
-/// As [`sweep`], for a group of batches. All pass a segment before the next one's weights are used, and requested, as
-/// for one batch. Each batch has the bits it has alone. All batches' segment inputs are kept.
+/// As [`sweep`], for a group of batches, with each one's own bits. All pass a segment before the next one's weights are
+/// requested. All batches' segment inputs are kept.
 ///
 /// `on_segment` also gets the batch's index; step a segment's parameters after the last batch.
 pub fn sweep_together<I, C, F>(

@@ -32,7 +32,7 @@ pub enum RopeScaling {
 }
 
 impl RopeScaling {
-    /// Finite and above 0 only if all settings are, with a blend that is not empty.
+    /// Finite and above 0 only if all settings are, with a non-empty blend.
     pub(crate) fn weakest(self) -> f64 {
         match self {
             Self::Linear { factor } => factor,
@@ -72,14 +72,14 @@ pub(crate) enum Rotation {
     Local,
 }
 
-/// `[n_positions, rotated width]`; both halves of the width are equal.
+/// `[n_positions, rotated width]`, with equal halves.
 #[derive(Module, Debug)]
 pub struct Rotary<B: Backend> {
     cos: Tensor<B, 2>,
     sin: Tensor<B, 2>,
 }
 
-/// Rows of [`Rotary`] for a pass, `[1 or batch, 1, time, rotated width]`.
+/// For a pass, `[1 or batch, 1, time, rotated width]`.
 #[derive(Debug, Clone)]
 pub(crate) struct Angles<B: Backend> {
     cos: Tensor<B, 4>,
@@ -129,7 +129,7 @@ impl<B: Backend> Rotary<B> {
 }
 
 impl<B: Backend> Angles<B> {
-    /// Rotates feature `i` with `i + width / 2`, Llama's layout, in the rotated width.
+    /// Rotates feature `i` with `i + width / 2`, Llama's layout.
     pub(crate) fn rotate(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
         let (rotated, all) = (self.cos.dims()[3], x.dims()[3]);
         if rotated == all {

@@ -1,7 +1,7 @@
-//! An embedding whose table is off the device: each use fetches its tokens' rows.
+//! An embedding whose table is off the device.
 //!
-//! A batch names few rows of a large vocabulary. They go to the device once, ordered by id, and tokens become indices
-//! into them. Only they have a gradient, summed in a whole table's order.
+//! A batch's rows go to the device once, ordered by id, and tokens become indices into them. Only they have a gradient,
+//! summed in a whole table's order.
 
 use std::any::Any;
 use std::fmt;
@@ -16,11 +16,11 @@ use burn::tensor::{Int, Tensor, TensorData};
 
 use crate::input::Input;
 
-/// Fetches embedding rows. The embedding's parameter is a name and a shape.
+/// The embedding's parameter is a name and a shape.
 #[derive(Clone)]
 pub struct RowsOnDemand {
     numbers: Arc<Numbers>,
-    /// [`Upload`] below the tape; untyped, as a module's fields change backends.
+    /// [`Upload`] below the tape, untyped: a module's fields change backends.
     upload: Arc<dyn Any + Send + Sync>,
 }
 
@@ -42,7 +42,7 @@ impl RowsOnDemand {
         (self.numbers)(rows)
     }
 
-    /// Panics on any backend but [`RowsOnDemand::new`]'s.
+    /// On [`RowsOnDemand::new`]'s backend.
     fn fetch<I: Backend>(&self, rows: &[u32]) -> Tensor<I, 2> {
         let upload = self.upload.downcast_ref::<Upload<I>>();
         let upload = upload.expect("rows are fetched below the tape");
@@ -68,7 +68,7 @@ pub struct NamedRows<B: Backend> {
 }
 
 impl<B: Backend> Input<B> {
-    /// `tokens` in rows of `shape`, with any rows fetched on demand.
+    /// `tokens` in rows of `shape`, with rows fetched on demand.
     pub fn of_tokens(
         tokens: Vec<i32>,
         shape: [usize; 2],

@@ -1,6 +1,6 @@
 //! Stop strings over a stream of tokens.
 //!
-//! Stop strings may begin and end inside tokens. Tokens are held back while the text could become one.
+//! They may begin and end inside tokens: tokens wait while the text could become one.
 
 /// Strings that end a completion, with a decoder.
 #[derive(Clone, Copy)]
@@ -21,12 +21,11 @@ impl std::fmt::Debug for Stop<'_> {
 pub(crate) struct Verdict {
     /// Tokens before any complete or possible stop string.
     pub(crate) safe: usize,
-    /// Bytes before a complete stop string.
     pub(crate) stopped_at: Option<usize>,
 }
 
 impl Stop<'_> {
-    /// Judges all tokens; the first `shown` are safe.
+    /// The first `shown` of `tokens` are safe.
     pub(crate) fn judge(&self, tokens: &[u32], shown: usize) -> Verdict {
         let text = (self.decode)(tokens);
         let strings = self.strings.iter().filter(|string| !string.is_empty());

@@ -1,6 +1,6 @@
 //! Tape nodes with hand-written backward passes.
 //!
-//! The forward pass runs unrecorded on the inner backend; only tensors in [`Saved`] live until the backward pass.
+//! The forward pass runs unrecorded on the inner backend; only tensors in [`Saved`] live on.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;

@@ -1,6 +1,6 @@
 //! 8-bit tensors on the device: tiles of 128 numbers and a scale.
 //!
-//! Tests compare them with the host's own. A tile with NaN or infinity decodes to NaN
+//! Tests compare them with the host's. A tile with NaN or infinity decodes to NaN
 //! (`zeros_stay_zero_and_nan_or_infinity_makes_its_tile_nan`).
 
 use std::ops::Range;
@@ -167,7 +167,7 @@ impl<B: Backend> Tiles<B> {
 
 /// Tiles encoded at once: each operation holds three tensors of four bytes a number. Affects rounding's random bits.
 pub const AT_ONCE: usize = 1 << 15;
-/// Tiles decoded at once: little beside the decoded matrix. Affects no bits.
+/// Tiles decoded at once, few beside the matrix. Affects no bits.
 pub const DECODED_AT_ONCE: usize = 1 << 11;
 
 fn ranges(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
@@ -185,13 +185,13 @@ fn joined<B: Backend, K: BasicOps<B>>(mut pieces: Vec<Tensor<B, 2, K>>) -> Tenso
     if pieces.len() == 1 { pieces.remove(0) } else { Tensor::cat(pieces, 0) }
 }
 
-/// As f32. Burn's router cannot cast between integer types.
+/// Burn's router cannot cast between integer types.
 fn wide<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
     let codes = B::int_into_float(codes.into_primitive(), FloatDType::F32);
     Tensor::from_primitive(TensorPrimitive::Float(codes))
 }
 
-/// e4m3 by table: bit fields take five times as many passes.
+/// By table: bit fields take five times as many passes.
 fn fp8_values<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
     by_table(codes, |code| [fp8_value(code)])
 }
@@ -200,7 +200,6 @@ fn nf4_values<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
     by_table(codes, |code| [code >> 4, code & 15].map(|half| NF4[usize::from(half)]))
 }
 
-/// The `N` numbers of each byte.
 fn by_table<B: Backend, const N: usize>(
     codes: Tensor<B, 2, Int>,
     values: impl Fn(u8) -> [f32; N],
@@ -230,8 +229,8 @@ const GROUP: usize = 256;
 /// ((p · m + a) mod 2¹⁶ + ½) / 2¹⁶          p, m < 2¹⁵, a < 2¹⁶, m odd
 /// ```
 ///
-/// The host draws p per column. A tile's m and a sum a draw for its group and one for its place there. Little crosses
-/// the link, and all backends get equal numbers.
+/// The host draws p per column. A tile's m and a sum a draw for its group and one for its place there: little crosses
+/// the link.
 fn thresholds<B: Backend>(tiles: usize, key: u64, device: &B::Device) -> Tensor<B, 2> {
     let mut random = Random::new(key);
     let mut draw = |count: usize, below: u64| -> Vec<i32> {

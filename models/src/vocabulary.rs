@@ -8,8 +8,8 @@ use burn::tensor::{Tensor, backend::Backend};
 use crate::gpt::Gpt;
 
 impl<B: Backend> Gpt<B> {
-    /// The same model with tokens `new`, in tables of `rows` rows. Tokens below `new` keep their rows. All others,
-    /// even untrained ones, start as the mean of these: neither likely nor unlikely.
+    /// The same model with tokens `new`, in tables of `rows` rows. Tokens below `new` keep their rows. All others start
+    /// as the mean of these: neither likely nor unlikely.
     ///
     /// # Panics
     /// If the model has more than `rows` rows, fewer than `new.start`, or was narrowed for inference.

@@ -1,5 +1,4 @@
-//! Continuous batching as an engine of the server, one answer independent of others
-//! (`answers_equal_those_of_generate_in_a_changing_batch`).
+//! Continuous batching as the server's engine (`answers_equal_those_of_generate_in_a_changing_batch`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

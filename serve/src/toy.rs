@@ -1,5 +1,5 @@
-//! The toy model for servers without a run, trained or resumed by the program `train`. `train` is in this program's
-//! folder, or cargo builds it first.
+//! The toy model for servers without a run, trained or resumed by the program `train`, from this program's folder or
+//! built by cargo.
 
 use std::env::{self, consts::EXE_SUFFIX};
 use std::io::{BufRead, BufReader};
@@ -15,7 +15,7 @@ use runs::checkpoint::{CONFIG, Checkpoints, Which};
 use runs::config::Config;
 use web::InferenceWorker;
 
-/// The name that `train` would choose.
+/// As `train` would name it.
 pub(crate) const RUN: &str = "runs/toy";
 
 /// The trainer's exit code after a signal.
@@ -52,7 +52,7 @@ pub(crate) fn train(worker: &InferenceWorker) -> anyhow::Result<Option<PathBuf>>
     )?;
     let Some(status) = status else { return Ok(None) };
 
-    // Ctrl-C reaches both programs, and the trainer may end first.
+    // Ctrl-C reaches both programs; the trainer may end first.
     if status.code() == Some(INTERRUPTED) {
         return Ok(None);
     }
@@ -68,7 +68,7 @@ fn report(worker: &InferenceWorker, what: &str) {
     worker.report_progress(what);
 }
 
-/// Shows the program's standard error. `None` if the server stops first, which kills it.
+/// Shows standard error. `None` if the server stops first, which kills the program.
 fn run_and_show(program: &mut Command, worker: &InferenceWorker) -> anyhow::Result<Option<ExitStatus>> {
     let name = program.get_program().to_string_lossy().into_owned();
     let child = program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
@@ -89,7 +89,7 @@ fn run_and_show(program: &mut Command, worker: &InferenceWorker) -> anyhow::Resu
 
 fn show_line(line: &str, worker: &InferenceWorker) {
     eprintln!("{line}");
-    // Only the trainer's progress has `step N/M`.
+    // Only progress lines have `step N/M`.
     let step = line.strip_prefix("step ").and_then(|rest| rest.split_whitespace().next());
     if let Some(step) = step.filter(|step| step.contains('/')) {
         worker.report_progress(&format!("training a toy model, step {step}"));

@@ -56,7 +56,7 @@ struct Stream<'t> {
 }
 
 impl Decoder for Stream<'_> {
-    /// Ids beyond the vocabulary, which an embedding may have, have no text.
+    /// An embedding may have ids beyond the vocabulary, without text.
     fn push(&mut self, token: u32) -> String {
         let known = token < self.tokenizer.vocab_size();
         let text = self.stream.as_mut().filter(|_| known).map(|stream| stream.push(token));

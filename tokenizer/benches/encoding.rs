@@ -1,7 +1,7 @@
 //! Speed of encoding.
 //!
-//! A shared machine changes speed from minute to minute. So ratios alternate both sides, apart from Criterion, and are
-//! also printed by processor time. A word on the command line selects by name.
+//! A shared machine changes speed from minute to minute. So ratios alternate both sides, and are also printed by
+//! processor time. A word on the command line selects by name.
 //!
 //! The text is the file named by `TINYSHAKESPEARE`, or generated dialogues.
 
@@ -34,7 +34,7 @@ impl Subject {
         };
         let documents = documents(&text);
         let folder = tempfile::tempdir().expect("a folder");
-        // Merges of this letter make a long run hard to encode.
+        // A long run of merges is hard to encode.
         let run = "a".repeat(DOCUMENT_BYTES);
         let training = documents.iter().chain(std::iter::repeat_n(&run, 3)).map(|text| Ok(text.clone()));
         let training: Vec<_> = training.collect();
@@ -147,7 +147,7 @@ fn prepare(tokenizer: &Tokenizer, input: &Path, out: &Path) {
     fs::remove_dir_all(out).expect("removing the set");
 }
 
-/// Seconds by the clock, and of all threads' processor time.
+/// By the clock, and of all threads' processor time.
 fn timed(work: &impl Fn()) -> (f64, f64) {
     let (begun, before) = (Instant::now(), processor_seconds());
     work();

@@ -1,11 +1,11 @@
-//! Measures the index of longest matches: the cost of building, and the speed of look-ups.
+//! Measures the index of longest matches: builds and look-ups.
 //!
 //! ```sh
 //! cargo run --release -p tokenizer --example longest_match -- FOLDER [TOKENS] [MEMORY]
 //! ```
 //!
 //! Writes seeded text with repeated passages into FOLDER, prepares a set and indexes it in MEMORY bytes. Reuses a set
-//! but not an index. Prints CSV.
+//! but no index. Prints CSV.
 
 use std::{
     collections::BTreeSet,
@@ -213,7 +213,7 @@ fn write_text(path: &Path, tokens: u64) -> Done {
     Ok(file.flush()?)
 }
 
-/// Up to `most` earlier tokens; few starts, so that passages repeat.
+/// Up to `most` earlier tokens; few starts, to repeat passages.
 fn passage(numbers: &mut Numbers, memory: &[u32], most: u64) -> Vec<u32> {
     let length = numbers.below(most).min(memory.len() as u64) as usize + 1;
     let from = numbers.below((memory.len() / 1000).max(1) as u64) as usize * 1000;

@@ -5,7 +5,7 @@
 //! - [`Tokenizer::encode_chat`] and [`Tokenizer::encode_prompt`] encode conversations. [`DecodeStream`] decodes during
 //!   generation.
 //! - [`Preparation`] turns text into memory-mapped shards; [`TokenDataset`] reads windows of them.
-//! - [`IndexBuild`] indexes a split. [`Corpora`] finds the longest earlier occurrence of a context and its follower.
+//! - [`IndexBuild`] indexes a split. [`Corpora`] finds the longest earlier occurrence of a context.
 //! - [`dialogues`] generates a corpus.
 //!
 //! ```
@@ -29,7 +29,7 @@
 //!
 //! - **Equal input gives equal bytes**, whatever threads, timing and machine.
 //! - **Text never becomes a control token.** [`SpecialTokens`] come from a chat template or by name.
-//! - **Files are not trusted.** [`limits`] bounds their cost; a regular expression runs only if it is a [`Pattern`].
+//! - **Files are not trusted.** [`limits`] bounds their cost; of regular expressions only a [`Pattern`] runs.
 //! - **A file is complete or absent**, even if its writing was interrupted.
 //! - The crate knows no models, devices or tensors.
 //!

@@ -1,6 +1,6 @@
 //! Seeded numbers, and permutations of `0..n` without memory.
 
-/// Equal everywhere and in every version: shards and splits depend on it.
+/// Equal in every version: shards and splits depend on it.
 pub(crate) fn mix(seed: u64, number: u64) -> u64 {
     const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
     scatter(scatter(seed.wrapping_add(STEP)).wrapping_add(number.wrapping_mul(STEP)))
@@ -12,7 +12,7 @@ fn scatter(mut state: u64) -> u64 {
     state ^ (state >> 31)
 }
 
-/// Permutes `0..length`: a Feistel network over the next power of four, repeated until below `length`.
+/// A Feistel network over the next power of four, repeated until below `length`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Permutation {
     length: u64,
@@ -28,7 +28,7 @@ impl Permutation {
         Self { length, half_bits: bits.div_ceil(2).max(1), key: mix(seed, epoch) }
     }
 
-    /// Under four rounds on average: the domain is at most four times the length.
+    /// Under four rounds on average.
     pub(crate) fn apply(&self, index: u64) -> u64 {
         debug_assert!(index < self.length, "{index} is not below {}", self.length);
         let mut place = self.round_trip(index);

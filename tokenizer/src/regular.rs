@@ -16,7 +16,7 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
     regular::read(path, limit).map_err(unread(path))
 }
 
-/// Maps `path` unless `check` refuses its size; it must refuse 0, since empty files cannot be mapped.
+/// Maps `path` unless `check` refuses its size; it must refuse 0: empty files cannot be mapped.
 pub(crate) fn map(path: &Path, check: impl FnOnce(u64) -> Result<(), Error>) -> Result<Mmap, Error> {
     let file = open(path)?;
     check(file.metadata().map_err(Error::read(path))?.len())?;

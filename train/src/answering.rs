@@ -1,4 +1,4 @@
-//! Loads trained models for programs that answer many requests at once, such as `serve`.
+//! Loads trained models for programs that answer many requests, such as `serve`.
 
 use std::sync::Arc;
 
@@ -60,8 +60,7 @@ pub struct Loaded<'a> {
 /// A use of a [`Loaded`] model; a type parameter would compile the model for each caller.
 pub type Use<'a> = Box<dyn FnOnce(Loaded<'_>) -> anyhow::Result<()> + 'a>;
 
-/// Loads a checkpoint's weights to `device` and calls `then`. The disk is used with `disk` only: it may be in use by the
-/// run.
+/// Loads a checkpoint's weights to `device` and calls `then`. Only with `disk` the disk is used: the run may use it.
 pub fn load(
     trained: Trained,
     device: DeviceChoice,

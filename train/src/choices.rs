@@ -1,7 +1,7 @@
 //! Multiple-choice questions, answered by the likelihood of each choice.
 //!
-//! A choice's score is the log-likelihood of its tokens after the context: as a sum, and per byte of its text, which
-//! does not depend on the vocabulary. Each choice is computed alone, so no score depends on other questions
+//! A choice's score is the log-likelihood of its tokens after the context: as a sum, and per byte of its text, whatever
+//! the vocabulary. Each choice is computed alone: no score depends on other questions
 //! (`choices_score_the_same_in_any_company`).
 
 use std::fmt;
@@ -35,9 +35,9 @@ pub(crate) struct Task(Vec<Question>);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Score {
     questions: usize,
-    /// Right by the sum of log-likelihoods.
+    /// By the sum of log-likelihoods.
     right: usize,
-    /// Right by the log-likelihood per byte.
+    /// By the log-likelihood per byte.
     right_by_byte: usize,
 }
 
@@ -95,12 +95,12 @@ pub(crate) fn score<B: Backend>(
     Ok(score)
 }
 
-/// The first of the likeliest.
+/// First of the likeliest.
 fn best(scores: impl Iterator<Item = f64>) -> Option<usize> {
     scores.enumerate().reduce(|best, next| if next.1 > best.1 { next } else { best }).map(|(at, _)| at)
 }
 
-/// Log-likelihood of `choice` after `context`. A long context loses its beginning.
+/// A long context loses its beginning.
 fn likelihood<B: Backend>(
     learner: &Learner<B>,
     tokenizer: &Tokenizer,
@@ -123,7 +123,6 @@ fn likelihood<B: Backend>(
     let window = Window { x: ids[..length].to_vec(), y: ids[1..].to_vec(), mask: Some(mask) };
     let mut batch = MicroBatch::new(&[window]);
     let config = learner.gpt.config();
-    // Nothing is looked up.
     batch.followers = config.longest_match.then(|| vec![config.vocab_size as i32; length]);
     let measured = learner.step(batch);
     match measured.failure {
@@ -132,8 +131,7 @@ fn likelihood<B: Backend>(
     }
 }
 
-/// Tokens of both, and where those of the choice begin. Blanks at the context's end belong to the choice, as tokens
-/// begin with them.
+/// Tokens of both, and where the choice's begin. Blanks at the context's end belong to the choice.
 fn encoded(tokenizer: &Tokenizer, context: &str, choice: &str) -> anyhow::Result<(Vec<u32>, usize)> {
     let opening = context.trim_end_matches(' ');
     let choice = format!("{}{choice}", &context[opening.len()..]);

@@ -172,7 +172,7 @@ mod tests {
         let mut accepted = 0;
         for line in texts.iter().flat_map(|text| text.lines()).filter_map(|line| line.strip_prefix("  train"))
         {
-            // Two spaces, or a redirection, end the command; its quoted texts are one word each.
+            // Two spaces, or a redirection, end the command; quoted texts are words.
             let command = line.split("  ").next().unwrap_or_default().split('>').next().unwrap_or_default();
             let quoted = command.split('\'').enumerate();
             let words = quoted.flat_map(|(n, part)| match n % 2 {

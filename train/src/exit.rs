@@ -36,7 +36,6 @@ impl Ending {
         }
     }
 
-    /// `None` after an error.
     pub(crate) fn from_exit_code(code: i32) -> Option<Self> {
         [Self::Done, Self::Interrupted, Self::Diverged]
             .into_iter()
@@ -44,7 +43,7 @@ impl Ending {
     }
 }
 
-/// 2 if the user can correct the input, the code of [`Ending::Interrupted`] after a request to stop, otherwise 1.
+/// 2 for correctable input, the code of [`Ending::Interrupted`] after a request to stop, otherwise 1.
 pub(crate) fn code_of(error: &anyhow::Error) -> ExitCode {
     let is_interrupted = |cause: &(dyn std::error::Error + 'static)| {
         matches!(cause.downcast_ref(), Some(tokenizer::Error::Interrupted))
@@ -87,7 +86,7 @@ fn names_a_wrong_budget(error: &OffloadError) -> bool {
     )
 }
 
-/// Whether the index is another text's or program's, not damaged.
+/// Not damaged, but another text's or program's.
 fn is_the_wrong_one(problem: &IndexProblem) -> bool {
     matches!(
         problem,

@@ -41,7 +41,7 @@ pub(crate) fn si(value: f64, unit: &str) -> String {
 }
 
 pub(crate) fn date(seconds: u64) -> String {
-    // Years start in March, so a leap day ends a year. Eras of 400 years are equal.
+    // Years start in March: a leap day ends a year. Eras of 400 years are equal.
     let days = seconds / 86_400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

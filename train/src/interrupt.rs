@@ -1,4 +1,4 @@
-//! Signals: the first request to stop sets a flag for a clean end, the second ends the process.
+//! Signals: the first request to stop sets a flag, the second ends the process.
 
 use std::sync::{
     Arc,
@@ -20,7 +20,7 @@ pub(crate) fn survive_file_limits() {
 #[cfg(not(unix))]
 pub(crate) fn survive_file_limits() {}
 
-/// The first Ctrl-C or request to terminate sets the flag and prints `said`.
+/// The first request to stop sets the flag and prints `said`.
 pub(crate) fn flag(said: &'static str) -> anyhow::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let raised = Arc::clone(&flag);
@@ -35,7 +35,6 @@ pub(crate) fn flag(said: &'static str) -> anyhow::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// The launcher's request to stop sets `flag`, too.
 #[cfg(unix)]
 pub(crate) fn hear_launcher(flag: &Arc<AtomicBool>) -> anyhow::Result<()> {
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(flag))
@@ -49,7 +48,7 @@ pub(crate) fn hear_launcher(_: &Arc<AtomicBool>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Ctrl-C sets the flag, or ends the program if it is set already, as between answers.
+/// Ctrl-C sets the flag, or ends the program if it is already set, as between answers.
 #[cfg(unix)]
 pub(crate) fn answer_flag() -> anyhow::Result<Arc<AtomicBool>> {
     use signal_hook::{consts::SIGINT, flag};
@@ -66,7 +65,7 @@ pub(crate) fn answer_flag() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(Arc::default())
 }
 
-/// Without cleanup: other threads are at work. Complete files are renamed, so none is left half written.
+/// Without cleanup: other threads are at work. Complete files are renamed: none is half written.
 #[cfg(unix)]
 fn end_at_once() -> ! {
     signal_hook::low_level::exit(1)

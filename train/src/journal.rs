@@ -1,7 +1,7 @@
 //! `metrics.jsonl`: the events of a run, one JSON object a line.
 //!
-//! The training thread writes each line before it proceeds, so the file is complete up to each checkpoint. A resumed
-//! run drops the lines of repeated steps.
+//! The training thread writes each line before it proceeds: the file is complete up to each checkpoint. A resumed run
+//! drops the lines of repeated steps.
 
 mod tensorboard;
 
@@ -23,7 +23,7 @@ pub(crate) const FILE: &str = "metrics.jsonl";
 pub(crate) struct Journal {
     path: PathBuf,
     file: File,
-    /// Seconds of the run up to the last kept step.
+    /// Seconds up to the last kept step.
     seconds: f64,
     /// A failed write may have cut off the last line.
     torn: bool,
@@ -58,7 +58,7 @@ impl Journal {
         Ok(Self { path, file, seconds, torn: false, board: None })
     }
 
-    /// Writes the numbers after step `kept` to an event file, too.
+    /// Numbers after step `kept` also go to an event file.
     pub(crate) fn with_tensorboard(mut self, run: &Path, kept: u64) -> anyhow::Result<Self> {
         let board = TensorBoard::create(run, kept).context("writing an event file for TensorBoard")?;
         self.board = Some(board);

@@ -1,11 +1,11 @@
-//! Memory for keys and values of concurrent answers: a number of positions from a budget in bytes.
+//! Memory for keys and values of concurrent answers: positions from a budget in bytes.
 
 use anyhow::ensure;
 use backend_offload::{Budget, Bytes, TierStats};
 use models::GptConfig;
 use models::ragged::POSITIONS_AT_ONCE;
 
-/// Share of the memory left by the weights that the default takes. Activations and logits need the rest.
+/// Default share of the memory left by the weights. Activations and logits need the rest.
 const SHARE: f64 = 0.5;
 
 /// Room for keys and values.
@@ -54,7 +54,7 @@ impl KvRoom {
         Ok(Self { bytes, bytes_per_token, positions })
     }
 
-    /// The room in words: bytes, and answers of which length fit at once.
+    /// Bytes, and answers of which length fit at once.
     pub fn describe(&self, config: &GptConfig, slots: usize) -> String {
         let slots = slots.min(self.positions / POSITIONS_AT_ONCE.min(config.n_positions)).max(1);
         let tokens = (self.positions / slots).min(config.n_positions);
@@ -65,8 +65,8 @@ impl KvRoom {
     }
 }
 
-/// Bytes left in the tier where `context` bytes of keys and values fit: on the device, else in host memory, else where
-/// more is left. `None` without a limit on the device.
+/// Bytes left in the tier where `context` bytes of keys and values fit: device, else host, else where more is left.
+/// `None` without a limit on the device.
 pub(crate) fn bytes_left(device: TierStats, host: TierStats, context: u64) -> Option<u64> {
     let left = |tier: TierStats| tier.budget.map(|budget| budget.saturating_sub(tier.in_use));
     let on_device = left(device)?;

@@ -1,6 +1,6 @@
 //! The trainer's command line, and [`answering`] for programs that serve trained models.
 //!
-//! Both are compiled here for every runtime, so callers need not compile Burn.
+//! Compiled here for every runtime: callers need not compile Burn.
 
 pub mod answering;
 mod choices;

@@ -26,10 +26,10 @@ use speed_cache::Speeds;
 
 pub(crate) use speed_cache::{Measuring, cache_folder};
 
-/// Seconds per measurement: one wait and the clock's resolution are negligible.
+/// Seconds: one wait and the clock's resolution are negligible.
 const MEASURED: f64 = 0.05;
 const QUEUED: f64 = 64.0;
-/// The best one counts: other programs disturb some.
+/// The best counts: other programs disturb some.
 const ATTEMPTS: usize = 5;
 
 /// Speeds are measured or cached. Of `ranks`, `ranks_here` are on this host.
@@ -50,7 +50,6 @@ pub(crate) fn survey<I: Offloadable>(
     let work = Work::new(place, config);
     let measure = || measured::<I>(device, place, config, &work);
     let (speeds, measurement) = if computes_nothing() {
-        // In a dry run a matmul takes no time.
         (Speeds::default(), None)
     } else {
         speed_cache::speeds(speed_cache::file().as_deref(), Key::new(place, work.clone()), measuring, measure)
@@ -75,7 +74,7 @@ fn measured<I: Offloadable>(device: &I::Device, place: &Place, config: &Config, 
     let link_bytes_per_second =
         if place.shares_host { Some(host_copy()) } else { link::<Offload<I>>(device, work.copied) };
     let flops_per_second = arithmetic::<Offload<I>>(device, &work.sides, work.compute);
-    // Takes a failed measurement's error from the device; the run must not get it.
+    // Takes a failed measurement's error from the device.
     let _failed = Offload::<I>::sync(device);
     // The plan is compared with the run's own peaks.
     trim::<I>(device);
@@ -83,7 +82,7 @@ fn measured<I: Offloadable>(device: &I::Device, place: &Place, config: &Config, 
     Speeds { flops_per_second, link_bytes_per_second, disk_bytes_per_second: disk_speeds(config) }
 }
 
-/// Decides where a run's state is; does not vary between calls.
+/// Decides a run's placement; equal in all calls.
 pub(crate) fn budgets<I: Offloadable>(device: &I::Device, place: &Place, ranks: usize) -> Machine {
     let tiers = stats::<I>(device);
     Machine {
@@ -96,10 +95,10 @@ pub(crate) fn budgets<I: Offloadable>(device: &I::Device, place: &Place, ranks: 
     }
 }
 
-/// Enough for the speed of large blocks, and too few to wear out a drive.
+/// Enough for large blocks' speed, too little to wear out a drive.
 const WRITTEN_ONCE: usize = 64 << 20;
 
-/// `None` without a disk or without room for the measurement.
+/// `None` without a disk or without room.
 fn disk_speeds(config: &Config) -> Option<[f64; 2]> {
     let speed = disk_speed(config.memory.disk.as_deref()?, WRITTEN_ONCE).ok()?;
     Some([speed.write, speed.read])
@@ -158,7 +157,7 @@ fn work(side: usize) -> f64 {
 
 /// Seconds of `count` dependent matmuls.
 fn products<B: Backend>(device: &B::Device, side: usize, compute: Compute, count: usize) -> Option<f64> {
-    // This matrix times itself is the same matrix, so no number overflows.
+    // Its square is the same matrix: no number overflows.
     let matrix = Tensor::<B, 2>::full([side, side], 1.0 / side as f64, device);
     let matrix = match compute {
         Compute::F32 => matrix,
@@ -172,13 +171,12 @@ fn products<B: Backend>(device: &B::Device, side: usize, compute: Compute, count
     Some(begun.elapsed().as_secs_f64())
 }
 
-/// Bytes per second of a host copy larger than the caches: the CPU's block speed.
+/// Bytes per second of a copy larger than the caches: the CPU's block speed.
 fn host_copy() -> f64 {
     const BYTES: usize = 64 << 20;
     let from = vec![1_u8; BYTES];
     let mut to = vec![0_u8; BYTES];
     let mut best = f64::INFINITY;
-    // The first copy includes page faults.
     for _ in 0..3 {
         let begun = Instant::now();
         to.copy_from_slice(&from);

@@ -1,5 +1,5 @@
-//! Where each parameter is stepped, and how its new weights reach the device. The configuration alone decides, for runs
-//! and plans alike (`a_parameters_home_follows_from_its_part_and_the_configuration`).
+//! Where each parameter is stepped, and how its new weights reach the device. The configuration alone decides
+//! (`a_parameters_home_follows_from_its_part_and_the_configuration`).
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ pub(crate) enum Home {
     Device,
     /// State in host memory or on the disk.
     Host(Form),
-    /// The embedding's table is in host memory; only a batch's rows cross the link.
+    /// The embedding's table is in host memory; a batch's rows cross the link.
     HostRows,
 }
 
@@ -27,13 +27,12 @@ pub(crate) struct Form {
     pub(crate) narrow: bool,
     /// Code of weights in tiles of eight bits.
     pub(crate) code: Option<Code>,
-    /// Whether gradients leave in tiles.
     pub(crate) gradients_in_tiles: bool,
 }
 
 impl Form {
     pub(crate) fn new(config: &Config, parameter: &ParameterInfo) -> Self {
-        // Vectors are small, and a lookup of a few rows would decode the whole table.
+        // Vectors are small; a lookup of a few rows would decode the whole table.
         let in_tiles = parameter.is_projection();
         let code = match config.memory.stream {
             StreamKind::Computed => None,
@@ -58,8 +57,7 @@ pub(crate) fn home(config: &Config, parameter: &ParameterInfo) -> Home {
         return Home::Device;
     }
 
-    // A tied head needs the whole table. With shards, other ranks lack rows, and the owner does not know which they
-    // read.
+    // A tied head needs the whole table. With shards, other ranks lack rows, unknown to the owner.
     if parameter.part == Part::Tokens && !config.model.tie_word_embeddings && !memory.shard {
         return Home::HostRows;
     }
@@ -74,7 +72,6 @@ pub(crate) fn learned(config: &Config) -> Vec<ParameterInfo> {
     }
 }
 
-/// Numbers that learn.
 pub(crate) fn learning(config: &Config) -> u64 {
     learned(config).iter().map(ParameterInfo::elements).sum()
 }
@@ -103,7 +100,7 @@ impl Parameters {
         self.by_name.get(name)?.0.block()
     }
 
-    /// Parameters not stepped on the host have the default form.
+    /// The default form if not stepped on the host.
     pub(crate) fn form(&self, name: &str) -> Form {
         match self.home(name) {
             Some(Home::Host(form)) => form,

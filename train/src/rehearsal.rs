@@ -1,7 +1,7 @@
-//! A rehearsal: the memory requests of one step of a run, recorded in a dry run.
+//! The memory requests of one step of a run, recorded in a dry run.
 //!
-//! A process of this program computes nothing on the CPU, so any shape takes seconds to minutes and little memory.
-//! Memory follows from the shape alone, so any text will do.
+//! A process of this program computes nothing on the CPU: any shape takes seconds to minutes and little memory. Memory
+//! follows from the shape, so any text will do.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,10 +16,9 @@ use runs::config::{
 };
 use tempfile::TempDir;
 
-/// The first step creates the moments, and two more must be equal.
+/// The first step creates the moments; two more must be equal.
 const STEPS: u64 = 3;
 
-/// A vocabulary of bytes with the control tokens of conversations.
 const BYTES: usize = 264;
 
 pub(crate) fn recorded(config: &Config) -> anyhow::Result<Recording> {
@@ -96,7 +95,7 @@ fn shortened(config: &Config, text: &Path) -> Config {
     config
 }
 
-/// One sequence each for training and validation, of two characters.
+/// One sequence each for training and validation.
 fn write_text(path: &Path, sequence: usize) -> std::io::Result<()> {
     let mut file = fs::File::create(path)?;
     file.write_all(&b"ab".repeat(2 * sequence + 2))

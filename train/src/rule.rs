@@ -1,4 +1,4 @@
-//! The update rule of each parameter, and the state that it keeps. Optimizer and plan take it from here.
+//! The update rule of each parameter, and its state, for optimizer and plan.
 
 use host_optim::Format;
 use models::ParameterInfo;
@@ -24,17 +24,14 @@ impl Rule {
     }
 }
 
-/// Whether only the device has a rule for the parameter.
 pub(crate) fn steps_on_device_only(kind: OptimizerKind, parameter: &ParameterInfo) -> bool {
     Rule::choose(kind, &parameter.name, parameter.shape.len()) == Rule::Muon
 }
 
-/// Whether a parameter has two moments.
 pub(crate) fn keeps_second_moment(kind: OptimizerKind, name: &str, dims: usize) -> bool {
     Rule::choose(kind, name, dims) == Rule::AdamW
 }
 
-/// The format of a state on the host.
 pub(crate) fn format(state: StateKind) -> Format {
     match state {
         StateKind::F32 => Format::F32,

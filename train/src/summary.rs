@@ -24,11 +24,11 @@ pub(crate) struct Summary {
     outcome: &'static str,
     device: String,
     parameters: u64,
-    /// Including steps before an interruption.
+    /// With steps before an interruption.
     steps: u64,
     tokens: u64,
     seconds: f64,
-    /// Median over this process's steps without the first, which waits for kernels.
+    /// Over this process's steps without the first, which waits for kernels.
     step_ms_median: Option<f64>,
     tokens_per_second: Option<f64>,
     loss: Option<f32>,
@@ -44,7 +44,7 @@ pub(crate) struct Summary {
     bytes_written: u64,
     bytes_to_disk: u64,
     bytes_from_disk: u64,
-    /// Bytes over the link in this process's steps, including a host optimizer's.
+    /// Bytes over the link in this process's steps, a host optimizer's included.
     step_bytes_out: u64,
     step_bytes_in: u64,
     /// Medians over the same steps: all bytes over the link, then spilled tensors'.
@@ -54,15 +54,15 @@ pub(crate) struct Summary {
     spilled_in_median: Option<u64>,
     evictions: u64,
     restores: u64,
-    /// Blocks evicted ahead, prefetched, and prefetched but not used.
+    /// Evicted ahead, prefetched, prefetched but not used.
     left_ahead: u64,
     brought_ahead: u64,
     brought_in_vain: u64,
-    /// Operations that matched an earlier step's prediction, and mismatches.
+    /// Matches of an earlier step's prediction, and mismatches.
     foretold: u64,
     diverged: u64,
     stall_seconds: f64,
-    /// Checkpoints of this process, and seconds that training waited for them.
+    /// Saves by this process, and seconds that training waited for them.
     saves: u64,
     saves_waited_seconds: f64,
     largest_launch: u64,
@@ -239,7 +239,7 @@ pub(crate) fn finished_summary(run: &Path, steps: u64) -> Option<String> {
     (saved["outcome"] == Ending::Done.name() && saved["steps"] == steps).then_some(text)
 }
 
-/// Over the bits of all parameters in the network's order, read one by one.
+/// Over all parameters' bits in the network's order.
 fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
     let mut digest = WeightsDigest {
         sha: Sha256::new(),

@@ -1,6 +1,6 @@
-//! `cargo xtask burn-0.22`: the facade crate `cubecl` with `cubecl.patch`, and the tests of the adapter for Burn 0.22.
+//! `cargo xtask burn-0.22`: the facade crate `cubecl` with `cubecl.patch`, and tests of the adapter for Burn 0.22.
 //!
-//! The repository holds only the patch. Cargo fetches the crate (MIT or Apache-2.0, with both texts in it).
+//! Cargo fetches the crate (MIT or Apache-2.0); the repository holds the patch.
 
 use std::{
     fs,
@@ -19,11 +19,11 @@ use xtask::{
 /// Relative to the repository's root.
 pub(crate) const FOLDER: &str = "backend-offload/burn-0.22";
 
-/// Versions of `cubecl` and `burn` that the adapter is tested with, and newer ones that it must compile with.
+/// `cubecl` and `burn`: tested with, and newer ones that must compile.
 const STABLE: [&str; 2] = ["0.11.3", "0.22.1"];
 const NEXT: [&str; 2] = ["0.12.0-pre.1", "0.23.0-pre.1"];
 
-/// Parts of the crate that a build needs, and its licences.
+/// That a build needs, and licences.
 const PARTS: [&str; 5] = ["Cargo.toml", "build.rs", "src", "LICENSE-APACHE", "LICENSE-MIT"];
 
 #[derive(Args)]
@@ -64,7 +64,7 @@ pub(crate) fn prepare() -> Result<()> {
     facade(STABLE[0], &workspace::root().join(FOLDER).join("cubecl"))
 }
 
-/// Leaves a folder that is up to date untouched: cargo would compile Burn anew.
+/// An up-to-date folder stays untouched: cargo would compile Burn anew.
 fn facade(version: &str, folder: &Path) -> Result<()> {
     let patch_file = workspace::root().join(FOLDER).join("cubecl.patch");
     let patch = fs::read_to_string(&patch_file).with_context(|| patch_file.display().to_string())?;
@@ -83,7 +83,7 @@ fn facade(version: &str, folder: &Path) -> Result<()> {
     for part in PARTS {
         copy(&source.join(part), &folder.join(part))?;
     }
-    // Out of a repository's sight, git applies a patch to plain files.
+    // Out of a repository's sight, git patches plain files.
     let absolute = fs::canonicalize(folder)?;
     let parent = absolute.parent().context("a folder of its own")?.display().to_string();
     Invocation::new("git")
@@ -95,7 +95,6 @@ fn facade(version: &str, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The folder of the crate's source in cargo's registry.
 fn fetched(version: &str) -> Result<PathBuf> {
     let asking = Workspace::read()?.target.join("burn-0.22").join(version);
     fs::create_dir_all(asking.join("src"))?;

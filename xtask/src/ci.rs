@@ -99,7 +99,7 @@ fn failure(step: Step) -> String {
     format!("step `{name}` failed; repeat it with `cargo xtask ci {name}`{hint}", name = step.name())
 }
 
-// The tests' profile: procedural macros and build scripts are compiled once.
+// In the tests' profile: procedural macros and build scripts are compiled once.
 fn clippy() -> Invocation {
     Invocation::cargo("clippy --release --workspace --all-targets -- -D warnings")
 }
@@ -108,10 +108,10 @@ fn doc() -> Invocation {
     Invocation::cargo("doc --release --workspace --no-deps").environment("RUSTDOCFLAGS", "-D warnings")
 }
 
-/// Left to `cargo xtask test --full`: they choose another compiler of the same kernels, or no user names them.
+/// For `cargo xtask test --full`: they choose another compiler, or no user names them.
 const WITHOUT_CODE_OF_THEIR_OWN: [&str; 4] = ["cube", "default", "metal", "vulkan"];
 
-/// Read from the manifest, so that an added one is checked too.
+/// Read from the manifest: an added one is checked too.
 fn each_feature_alone(features: &[String]) -> Vec<Invocation> {
     let check = Invocation::cargo("check --release -p backend-offload --no-default-features");
     let alone = features

@@ -1,4 +1,4 @@
-//! `cargo xtask dev`: the commands of those who change this repository, on one screen.
+//! `cargo xtask dev`: the commands for changing this repository, on one screen.
 
 use clap::{Command, CommandFactory};
 

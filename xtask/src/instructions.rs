@@ -1,7 +1,7 @@
-//! `cargo xtask instructions`: counts the pager's instructions with callgrind and compares them with a committed table.
+//! `cargo xtask instructions`: counts the pager's instructions with callgrind, against a committed table.
 //!
-//! Unlike times, one compiler's counts do not vary with machine and load. Our own code counts, with all that is
-//! inlined. The C library does not: it chooses code by processor.
+//! Unlike times, one compiler's counts do not vary with machine and load. Our own code counts, with inlined code; the C
+//! library, which chooses code by processor, does not.
 
 use std::{fs, path::Path};
 
@@ -21,7 +21,6 @@ pub(crate) struct Instructions {
     write: bool,
 }
 
-/// The example's arguments, a piece of work each.
 const WORK: [&str; 12] = [
     "resident",
     "resident planned",
@@ -64,7 +63,7 @@ impl Instructions {
         }
 
         let target = Workspace::read()?.target.join(EXAMPLE);
-        // Inlining must not depend on how the compiler divides its work.
+        // Inlining must not depend on the compiler's division of work.
         Invocation::cargo("build --quiet --release --package pager-replay --example")
             .arguments([EXAMPLE, "--target-dir", &target.to_string_lossy()])
             .environment("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
@@ -131,7 +130,6 @@ fn shown(rows: &[Row]) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Work that differs, or that one side lacks.
 fn differences(rows: &[Row], table: &[Row]) -> Vec<String> {
     let find = |rows: &[Row], work: &str| rows.iter().find(|row| row.work == work).cloned();
     let gone = table.iter().filter(|row| find(rows, &row.work).is_none());

@@ -1,4 +1,4 @@
-//! A command line of another program, shown before it runs so that it can be repeated by hand.
+//! A command line of another program, shown before it runs.
 
 use std::{
     fmt,

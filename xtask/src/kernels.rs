@@ -1,6 +1,6 @@
-//! `cargo xtask kernels`: compiles, with NVIDIA's run-time compiler NVRTC, kernels that programs left on the stand-in.
+//! `cargo xtask kernels`: NVRTC compiles kernels that programs left on the stand-in.
 //!
-//! NVRTC needs no GPU. The stand-in accepts all that a C++ compiler accepts; this shows whether a GPU's compiler does.
+//! NVRTC needs no GPU, but is stricter than the stand-in's C++ compiler.
 
 mod toolkit;
 mod verdicts;
@@ -39,7 +39,7 @@ pub(crate) struct Kernels {
     architectures: Vec<u32>,
 }
 
-/// Relative to the root, where it runs.
+/// From the root.
 const SCRIPT: &str = "xtask/src/kernels/compile.py";
 
 impl Kernels {
@@ -82,7 +82,7 @@ fn count_kernels(folder: &Path) -> Result<usize> {
     }
 }
 
-/// All architectures at once, a process each. Results keep their order.
+/// All architectures at once. Results keep their order.
 fn compile(toolkit: &Toolkit, folder: &Path, architectures: &[u32]) -> Result<Vec<Verdicts>> {
     let one = |architecture| {
         let started = Instant::now();
@@ -103,7 +103,7 @@ fn script(toolkit: &Toolkit, arguments: &[String]) -> Invocation {
         .arguments(arguments.iter().cloned())
 }
 
-/// The folder, then CubeCL's options (`compile_kernel` of `cubecl-cuda`).
+/// With CubeCL's options (`compile_kernel` of `cubecl-cuda`).
 fn arguments(folder: &Path, architecture: u32, headers: &[PathBuf]) -> Vec<String> {
     let mut arguments = vec![
         folder.display().to_string(),
@@ -114,7 +114,7 @@ fn arguments(folder: &Path, architecture: u32, headers: &[PathBuf]) -> Vec<Strin
     arguments
 }
 
-/// From 90 on, CubeCL compiles for the exact GPU, for its inline PTX.
+/// From 90 on, CubeCL's inline PTX needs the exact GPU.
 fn target_name(architecture: u32) -> String {
     format!("sm_{architecture}{}", if architecture >= 90 { "a" } else { "" })
 }

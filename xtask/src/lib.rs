@@ -1,4 +1,4 @@
-//! Shared by `bench` and `cargo xtask`: other programs' commands, the workspace, the table of measurements.
+//! Shared by `bench` and `cargo xtask`: commands, the workspace, the table of measurements.
 
 pub mod invocation;
 pub mod readme_table;
@@ -6,7 +6,7 @@ pub mod workspace;
 
 use std::process::ExitCode;
 
-/// Reports an error in one line, without backtrace whatever `RUST_BACKTRACE` says: it is no bug of ours.
+/// Reports an error in one line, without backtrace: it is no bug of ours.
 pub fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! Developer commands: `cargo xtask <command>`, one file each; this one dispatches.
+//! Developer commands: `cargo xtask <command>`, one file each.
 //!
 //! It builds in seconds: no dependency leads to Burn (`developer_commands_build_without_burn`).
 
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     xtask::exit_code(outcome)
 }
 
-/// The program has reported its own errors.
+/// The program reports its own errors.
 fn measured(ended: anyhow::Result<ExitCode>) -> ExitCode {
     ended.unwrap_or_else(|error| xtask::exit_code(Err(error)))
 }

@@ -1,4 +1,4 @@
-//! Measuring commands, such as `cargo xtask bench-vram`: they start package `bench`, which only they compile.
+//! Measuring commands, such as `cargo xtask bench-vram`: they start package `bench`.
 
 use std::{ffi::OsString, process::ExitCode};
 
@@ -15,7 +15,7 @@ pub(crate) struct Measurement {
 }
 
 impl Measurement {
-    /// In the current folder: relative paths hold. Ends as the program does.
+    /// In the current folder. Ends as the program does.
     pub(crate) fn run(self, command: &str) -> Result<ExitCode> {
         let program = Invocation::cargo("run --quiet --release --package bench --").arguments([command]);
         let mut started = program.command(".".as_ref());

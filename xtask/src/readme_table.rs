@@ -1,4 +1,4 @@
-//! The guide's table of measurements, generated from the record named there.
+//! The guide's table of measurements, from the record named there.
 
 use std::{fs, path::Path};
 
@@ -37,7 +37,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// The first table of the record's page.
+/// The record's first table.
 fn render(record: &str, page: &str) -> Result<String> {
     let rows = page.lines().skip_while(|line| !line.starts_with("| Model |"));
     let table: String = rows.take_while(|line| line.starts_with('|')).flat_map(|row| [row, "\n"]).collect();

@@ -1,4 +1,4 @@
-//! `cargo xtask release`: the archive for Linux on x86-64, tried in a root that holds nothing but a C library.
+//! `cargo xtask release`: the archive for Linux on x86-64, tried in a root with nothing but a C library.
 
 mod licences;
 
@@ -97,7 +97,7 @@ fn paths(ldd: &str) -> Vec<PathBuf> {
     words.filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
 }
 
-/// glibc, and GCC's runtime that unwinds panics.
+/// And GCC's runtime for unwinding.
 fn is_of_the_c_library(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let known = ["libc.so", "libm.so", "libdl.so", "libpthread.so", "librt.so", "libgcc_s.so", "ld-linux"];

@@ -1,7 +1,7 @@
 //! `cargo xtask stand-in`: runs a program on a CUDA driver that needs no GPU.
 //!
-//! It builds the driver, package `stand-in`, lays it out as a CUDA installation and points the program there. Without a
-//! program it prints only the folder, for tests that start processes.
+//! It builds package `stand-in`, lays it out as a CUDA installation and points the program there. Without a program it
+//! prints the folder, for tests that start processes.
 
 use std::{
     env,
@@ -46,7 +46,7 @@ pub(crate) struct StandIn {
     program: Vec<OsString>,
 }
 
-/// One object serves as driver and run-time compiler.
+/// One object serves as all.
 const LIBRARIES: [&str; 5] =
     ["libcuda.so", "libcuda.so.1", "libnvrtc.so", "libnvrtc.so.12", "libnvrtc.so.13"];
 
@@ -63,7 +63,7 @@ impl StandIn {
             .with_context(|| format!("`{}` could not be started", program.display()))
     }
 
-    /// `ours` looks up our own environment.
+    /// `ours`: our own environment.
     fn environment(
         &self,
         folder: &Path,

@@ -1,5 +1,5 @@
-//! `cargo xtask test`: builds the tests once, runs each binary under a time limit, and reports which tests ran and
-//! which did not. Tests read the suite's size through crate `suite`.
+//! `cargo xtask test`: builds the tests once, runs each binary under a time limit, and reports which tests ran. Tests
+//! read the suite's size through crate `suite`.
 
 mod binary;
 mod build;
@@ -89,7 +89,7 @@ impl Test {
             println!("random tests draw from {RANDOM_SEED}={seed}");
             variables.push((RANDOM_SEED, seed.to_string()));
         }
-        // Without it, tests report that it is missing.
+        // Otherwise tests report that it is missing.
         if let Ok(folder) = stand_in::installation() {
             variables.push((STAND_IN, folder.display().to_string()));
         }

@@ -1,5 +1,5 @@
-//! `cargo xtask tidy`: house rules that no compiler checks, explained in CONTRIBUTING.md. Rules map text to findings,
-//! so their tests need no files; this file reads the tree.
+//! `cargo xtask tidy`: house rules that no compiler checks, explained in CONTRIBUTING.md. Rules map text to findings;
+//! this file alone reads the tree.
 
 mod circles;
 mod compiled_once;
@@ -27,7 +27,7 @@ struct Finding {
     reason: String,
 }
 
-/// The path is relative to the root, with `/` on every system.
+/// Paths are relative to the root, with `/`.
 #[derive(Debug, Clone, Copy)]
 struct File<'a> {
     path: &'a str,
@@ -107,7 +107,7 @@ fn findings() -> Result<Vec<Finding>> {
 
 pub(crate) type Tree = BTreeMap<String, String>;
 
-/// Files that git tracks or would track. Other than UTF-8 becomes empty text, so that links resolve.
+/// That git tracks or would track. Other than UTF-8 becomes empty text: links resolve.
 pub(crate) fn read_tree() -> Result<Tree> {
     let listing = Invocation::new("git")
         .arguments(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])

@@ -1,5 +1,4 @@
-//! Times of the gate's steps and test binaries. The CSV file is written after every row: a failed or stopped run leaves
-//! its times.
+//! Times of the gate's steps and test binaries. Every row is written at once: a stopped run leaves its times.
 
 use std::{
     fs,
@@ -63,7 +62,7 @@ impl Times {
         })
     }
 
-    /// Slowest first, and the file with all.
+    /// With the file of all.
     pub(crate) fn slowest(&self) -> String {
         let mut rows: Vec<&Row> = self.rows.iter().collect();
         rows.sort_by_key(|row| std::cmp::Reverse(row.took));

@@ -8,12 +8,12 @@ pub const BYTES: usize = 1 << 30;
 
 /// The folder on the command line, or the temporary one.
 pub fn folder() -> PathBuf {
-    // Cargo adds `--bench` by itself.
+    // Cargo adds `--bench`.
     let named = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
     named.map_or_else(std::env::temp_dir, PathBuf::from)
 }
 
-/// Bytes per second with `O_DIRECT`, at queue depth `under_way`. `direction` is "write", "read" (of the file that a
+/// Bytes per second with `O_DIRECT`, at queue depth `under_way`. `direction`: "write", "read" (of the file that a
 /// "write" left) or "rw" (half each).
 pub fn fio(folder: &Path, direction: &str, piece: usize, under_way: usize) -> Result<f64, String> {
     let file = folder.join("disk-speed.fio");

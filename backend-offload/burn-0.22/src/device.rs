@@ -34,7 +34,7 @@ pub(crate) struct Wrapped<S> {
     pub settings: Settings,
     rows: Vec<Option<Buffer>>,
     by_id: HashMap<ManagedMemoryId, BlockId, foldhash::fast::FixedState>,
-    /// The first id of each of the runtime's streams.
+    /// First id of each of the runtime's streams.
     entered: Vec<Option<StreamId>>,
     pub failures: Failures,
     /// Bytes uploaded since the last flush, which the runtime may hold on the host.
@@ -64,8 +64,7 @@ impl<S: ServerStorage> Wrapped<S> {
         Arena(self.index(stream) as u32)
     }
 
-    /// At first use, makes a stream's pool allocate exact sizes: shared pages return to the driver only with their
-    /// last buffer.
+    /// At a stream's first use, makes its pool allocate exact sizes: a shared page returns only with its last buffer.
     pub fn enter(&mut self, stream: StreamId) {
         let index = self.index(stream);
         if self.entered[index].is_none() {
@@ -78,7 +77,7 @@ impl<S: ServerStorage> Wrapped<S> {
         self.entered.iter().copied().flatten().collect()
     }
 
-    /// A view's binding has its base allocation's size, so both agree.
+    /// A view's binding has its base allocation's size.
     pub fn manages(&self, size: u64) -> bool {
         size >= self.settings.smallest_block
     }
@@ -115,8 +114,7 @@ impl<S: ServerStorage> Wrapped<S> {
         self.rows.iter().flatten().filter(|buffer| buffer.user.is_free()).map(|buffer| buffer.block).collect()
     }
 
-    /// Submits the last use of `block` on another stream, so that work of `stream` comes after it: one queue serves
-    /// all streams of the runtime.
+    /// Submits the last use of `block` on another stream before work of `stream`: all streams share one queue.
     pub fn order(&mut self, block: BlockId, stream: StreamId) {
         let last = self.get(block).last;
         if self.index(last) != self.index(stream)

@@ -1,7 +1,7 @@
 //! Errors of buffers whose contents were never written.
 //!
-//! The runtime marks memory that a failed kernel left unwritten. A refused launch never reaches it, and an evicted
-//! block loses the mark with its memory: both are kept here, until a write replaces the contents.
+//! A refused launch never reaches the runtime, and an evicted block loses the runtime's mark with its memory. This file
+//! keeps both marks until a write replaces the contents.
 
 use std::collections::HashMap;
 

@@ -58,7 +58,7 @@ impl<S: ServerStorage> OffloadServer<S> {
         let runs = mode == LaunchMode::Execute;
         self.name_operands(&mut operands, &arguments, &count);
 
-        // A dry run compiles and touches no memory, so nothing moves for it.
+        // A dry run touches no memory: nothing moves for it.
         if runs && let Err(error) = self.prepare(&operands, &arguments, &count, kernel.name(), stream) {
             for output in arguments.buffers_written(None) {
                 self.device.failures.mark(output, &error);

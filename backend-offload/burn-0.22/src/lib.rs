@@ -1,7 +1,7 @@
 //! Spills tensors of Burn 0.22 programs, by a server that wraps the device's own.
 //!
-//! Burn 0.22 closes the backend type, and `cubecl::Device::client()` chooses each device's server. The patched crate
-//! `cubecl` asks this crate first. So a program changes one call:
+//! Burn 0.22 closes the backend type; `cubecl::Device::client()` chooses each device's server. The patched `cubecl`
+//! asks this crate first, so a program changes one call:
 //!
 //! ```no_run
 //! use burn::tensor::{Device, Tensor};
@@ -18,9 +18,8 @@
 //! # }
 //! ```
 //!
-//! Pager, tiers and paging are those of `backend-offload`; this crate moves bytes. It lacks copies in parallel with
-//! kernels, prefetches, hints, host memory for optimizers, and autotune's guard against timing copies: see
-//! `docs/guide/burn-0.22.md`.
+//! Pager, tiers and paging come from `backend-offload`; this crate moves bytes. `docs/guide/burn-0.22.md` lists what it
+//! lacks: copies in parallel with kernels, prefetches, hints, host memory for optimizers, and autotune's guard.
 
 mod device;
 mod failures;

@@ -1,4 +1,4 @@
-//! Moves buffers: the [`Device`] that paging drives. Only this file gives and takes a buffer's device memory.
+//! Moves buffers: the [`Device`] that paging drives. Only this file gives and takes device memory.
 
 use backend_offload::adapter::pager::{BlockId, Outcome, Token};
 use backend_offload::adapter::{Device, MoveFailure, Paging, Progress, Transfer};
@@ -53,7 +53,7 @@ impl<S: ServerStorage> Wrapped<S> {
         let mut draft = paging.tiers().draft(self.get(block).size as usize)?;
         match self.inner.check(vec![self.whole(block).binding()], owner) {
             Ok(()) => self.copy_out(block, &mut draft).map_err(|error| error.to_string())?,
-            // The mark leaves with the contents that are none.
+            // Contents that failed take their mark along.
             Err(error) => self.mark_failed(block, &error),
         }
         paging.keep(block, draft);

@@ -26,7 +26,7 @@ use crate::launch::Operands;
 use crate::release::LaunchMode;
 use crate::wgpu::{facts, key};
 
-/// Limit of buffers per fused kernel. Fusion's cuts decide rounding, so no budget may change it.
+/// Buffers per fused kernel. Fusion's cuts decide rounding: no budget may change it.
 const FUSED_OPERANDS: u32 = 8;
 
 const READ: &str = "reading a tensor";
@@ -161,7 +161,7 @@ impl<S: ServerStorage> OffloadServer<S> {
         Ok(block)
     }
 
-    /// Bindings of those buffers whose marks only the inner server knows.
+    /// Bindings whose marks only the inner server knows.
     fn on_device(&self, bindings: Vec<BufferBinding>) -> Vec<BufferBinding> {
         let physical = |mut binding: BufferBinding| {
             let block = self.device.name(&binding);
@@ -369,7 +369,7 @@ impl<S: ServerStorage> Server for OffloadServer<S> {
 impl<S: ServerStorage> ServerStorage for OffloadServer<S> {
     type Storage = S::Storage;
 
-    /// Pins the block while the handle lives: the user may write to it at any time.
+    /// Pins the block while the handle lives: the user may write to it.
     fn get_resource(
         &mut self,
         mut binding: BufferBinding,

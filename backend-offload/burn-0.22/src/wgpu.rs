@@ -19,8 +19,8 @@ type Server = OffloadServer<WgpuServer<AutoCompiler>>;
 
 /// Gives `device` a budget. Call it before the process's first tensor on any device of CubeCL.
 ///
-/// All wgpu devices of the process are wrapped from then on; those without a configuration take theirs from
-/// `OFFLOAD_DEVICE_BUDGET` and its neighbours.
+/// All wgpu devices of the process are then wrapped; those without a configuration read `OFFLOAD_DEVICE_BUDGET` and its
+/// neighbours.
 ///
 /// # Errors
 /// If a device has started, or a budget is invalid. wgpu reports no free memory, so a share is refused.

@@ -1,4 +1,4 @@
-//! The example as a user runs it: one call before the first tensor.
+//! The example, run as a user runs it.
 
 #[path = "../examples/spill.rs"]
 mod spill;

@@ -1,6 +1,6 @@
-//! Bytes per second of a step in each format, and of encoding and decoding tiles, relative to a copy.
+//! Bytes per second of a step in each format, and of tiles' coding, relative to a copy.
 //!
-//! Run with `cargo bench -p host-optim`, optionally with `-- PARAMETERS`. Step and copy alternate, so other load slows
+//! Run with `cargo bench -p host-optim`, optionally with `-- PARAMETERS`. Step and copy alternate: other load slows
 //! both.
 
 use std::hint::black_box;
@@ -13,7 +13,7 @@ use host_optim::{
 };
 use rayon::prelude::*;
 
-/// Exceeds the caches in every format, yet takes milliseconds, so some rounds run undisturbed.
+/// Exceeds the caches, yet takes milliseconds: some rounds run undisturbed.
 const LEN: usize = 1 << 23;
 const ROUNDS: usize = 60;
 const RULE: AdamW = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };
@@ -61,7 +61,7 @@ fn timed(work: impl FnOnce()) -> f64 {
     begun.elapsed().as_secs_f64()
 }
 
-/// Prints the speed of `work`, which touches `bytes` for `len` parameters and returns its seconds.
+/// `work` touches `bytes` for `len` parameters and returns its seconds.
 fn compare_with_copy(name: &str, (bytes, len): (u64, usize), mut work: impl FnMut() -> f64) {
     let source = vec![1u8; bytes as usize / 2];
     let mut target = vec![0u8; bytes as usize / 2];

@@ -1,5 +1,5 @@
-//! Bytes per second of steps with states on disk, compared with `fio` in the same folder. `fio` uses chunk-sized
-//! blocks, one read and one write at a time.
+//! Bytes per second of steps with states on disk, against `fio` in the same folder, with chunk-sized blocks, one read
+//! and one write at a time.
 //!
 //! Run with `cargo bench -p backend-offload -p host-optim --bench disk_speed -- FOLDER`.
 
@@ -17,7 +17,6 @@ use fio::{fio, folder};
 
 const LEN: usize = 1 << 26;
 
-/// As in the library.
 const CHUNK: usize = 1 << 19;
 const UNDER_WAY: usize = 2;
 const ROUNDS: usize = 5;
@@ -35,7 +34,6 @@ fn main() -> Result<(), String> {
     Ok(())
 }
 
-/// The step's speed relative to `fio`'s, for each round.
 fn steps(folder: &Path, format: Format) -> Result<Vec<f64>, String> {
     let bytes = format.disk_bytes(LEN as u64, true, false).on_disk();
     let message = |error: &dyn std::error::Error| error.to_string();

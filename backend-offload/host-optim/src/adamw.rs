@@ -1,6 +1,6 @@
 //! AdamW with decoupled weight decay.
 //!
-//! Same operations, order and rounding as Burn's AdamW, so same bits if the backend fuses no operations.
+//! Operations, order and rounding are Burn's: the bits agree if the backend fuses no operations.
 
 use rayon::prelude::*;
 
@@ -19,7 +19,7 @@ pub struct AdamW {
     pub weight_decay: f64,
 }
 
-/// Values that may change from step to step.
+/// Values that may change between steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stride {
     /// Learning rate.
@@ -53,7 +53,7 @@ impl AdamW {
         step_adamw(factors, Noise::new(0, time), weights, moments, gradient, &mut vec![(); gradient.len()]);
     }
 
-    /// First half of [`step`](Self::step). Both halves together give its bits.
+    /// First half of [`step`](Self::step): both halves together give its bits.
     pub fn step_moments(&self, stride: Stride, time: u32, moments: [&mut [f32]; 2], gradient: &[f32]) {
         step_moments(self.factors(stride, time), moments, gradient);
     }
@@ -77,13 +77,13 @@ impl AdamW {
     }
 }
 
-/// Factors for one division per element. Rounds differently from [`Factors::step`].
+/// For one division per element. Rounds differently from [`Factors::step`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Folded {
     keep: [f32; 2],
     /// For the first moment, and for the square root of the second.
     take: [f32; 2],
-    /// Includes both bias corrections.
+    /// With both bias corrections.
     lr: f32,
     epsilon: f32,
     shrink: f32,
@@ -188,7 +188,6 @@ fn step_weights(factors: Factors, weights: &mut [f32], [first, second]: [&[f32];
     });
 }
 
-/// `begin` is the piece's first element.
 #[inline(always)]
 pub(crate) fn step_elements_adamw<G: Number, M: Number, W: DeviceWeight>(
     factors: Factors,

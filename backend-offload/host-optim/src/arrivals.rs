@@ -1,7 +1,7 @@
-//! A background thread that receives gradients, in order of submission.
+//! A background thread that receives gradients in order of submission.
 //!
-//! The program's own thread starts reads from the device and continues
-//! (`the_program_continues_while_a_gradient_is_received`). This thread waits, adds shares and computes squares.
+//! The program starts reads from the device and continues (`the_program_continues_while_a_gradient_is_received`). This
+//! thread waits, adds shares and computes squares.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
@@ -10,7 +10,7 @@ use crate::error::HostOptimError;
 use crate::state::HostState;
 use crate::tensors::Incoming;
 
-/// Queued shares besides the current one. More would hold memory that no budget counts.
+/// Besides the current share. More would hold memory that no budget counts.
 const WAITING: usize = 1;
 
 /// A thread that receives gradients.
@@ -52,7 +52,6 @@ impl Arrivals {
         let run = move || {
             for Job { mut state, share, is_last, done } in waiting {
                 let outcome = take_in(&mut state, share, is_last);
-                // Fails if the program dropped the receiver.
                 _ = done.send((state, outcome));
             }
         };
@@ -64,17 +63,16 @@ impl Arrivals {
 
     /// Queues `share`. Computes squares if `is_last`. Blocks only while another share is queued.
     pub fn take_in(&self, state: HostState, share: Incoming, is_last: bool) -> Arriving {
-        // Room for the result, so the thread never blocks.
         let (done, result) = sync_channel(1);
         let name = state.name().to_owned();
-        // Fails if the thread panicked; `Arriving::wait` reports that.
+        // `Arriving::wait` reports a thread that panicked.
         _ = self.jobs.as_ref().expect("there until the end").send(Job { state, share, is_last, done });
         Arriving { name, done: result }
     }
 }
 
 impl Arriving {
-    /// Waits for the state; lost if the thread panicked. If the inner result is an error, earlier shares are lost.
+    /// Waits for the state, which a panic of the thread loses. An inner error loses earlier shares.
     pub fn wait(self) -> Result<(HostState, Result<(), HostOptimError>), HostOptimError> {
         let lost =
             || HostOptimError::Gradients { reason: format!("a panic at that of {} or before", self.name) };

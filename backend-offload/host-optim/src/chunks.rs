@@ -1,10 +1,10 @@
-//! A state on disk, stored in chunks. A step changes one chunk after another and writes it back in place.
+//! A state on disk, in chunks. A step changes one after another and writes it back in place.
 //!
-//! Each chunk begins at a [piece](crate::pieces::PIECE), so all numbers equal those of a state in host memory
+//! Each chunk begins at a [piece](crate::pieces::PIECE), so numbers equal those of a state in host memory
 //! (`a_state_on_the_disk_has_the_bits_of_one_in_memory_whatever_chunk_and_threads`). At most three chunks are in host
 //! memory (`three_chunks_are_in_host_memory_at_a_time_and_no_more`).
 //!
-//! A failed transfer or a panic mixes chunks of two steps. The state is then torn: every later access fails.
+//! A failed transfer or a panic mixes two steps. Every later access of the torn state fails.
 
 mod pipeline;
 
@@ -39,18 +39,17 @@ pub(crate) struct ChunkStore {
     layout: Layout,
     len: usize,
     chunk: usize,
-    /// All parts of the first chunk, then those of the next.
+    /// All parts of one chunk, then those of the next.
     pieces: DiskPieces,
     torn: AtomicBool,
     failure: OnceLock<OffloadError>,
 }
 
-/// Bytes of states on disk that step one after another.
+/// Bytes of states that step one after another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskBytes {
     on_disk: u64,
     chunks: u64,
-    /// Bytes of the largest chunk.
     slab: u64,
 }
 
@@ -143,7 +142,7 @@ impl OnDisk {
         mut change: impl FnMut(Range<usize>, &mut Arrays<'_>),
     ) -> Result<(), HostOptimError> {
         self.0.check_not_torn()?;
-        // Set first, so that a panic leaves the state torn.
+        // First: a panic leaves the state torn.
         self.0.torn.store(true, Relaxed);
         for (n, range) in self.0.ranges().enumerate() {
             let mut slab = pipeline.next_chunk(&self.0)?;
@@ -199,7 +198,6 @@ impl ChunkStore {
         ranges(self.len, self.chunk)
     }
 
-    /// Bytes in the first chunk, which is the largest.
     fn largest(&self, parts: Range<usize>) -> usize {
         let bytes = self.layout.bytes(self.len.min(self.chunk));
         DiskMemory::bytes_of(bytes[parts].iter().copied()) as usize
@@ -209,7 +207,7 @@ impl ChunkStore {
         self.disk.buffer(self.largest(parts), format_args!("chunks of the state of {}", self.name))
     }
 
-    /// Does nothing if an earlier write of this state failed.
+    /// Skipped after a failed write of this state.
     fn write(&self, chunk: usize, slab: &PageBuffer) {
         if self.failure.get().is_none()
             && let Err(failure) = self.pieces.put(parts_of(chunk, 0..PARTS), slab)
@@ -218,7 +216,6 @@ impl ChunkStore {
         }
     }
 
-    /// Called after the last write. Returns whether the state is whole.
     fn finish_writes(&self) -> bool {
         let is_whole = self.failure.get().is_none();
         self.torn.store(!is_whole, Relaxed);

@@ -1,4 +1,4 @@
-//! Eight-bit codes of moments: floating point with three mantissa bits, relative to the largest of a block.
+//! Eight-bit codes of moments: floating point with three mantissa bits, relative to a block's largest.
 //!
 //! A number's position is its upper bits, down to three mantissa bits. Its code is the position minus the block's base,
 //! or 0 for zero. Seven bits span 16 powers of two, eight span 32.
@@ -10,7 +10,7 @@ pub(crate) const BLOCK: usize = 256;
 /// Bytes of a block's bases.
 pub(crate) const BASES: usize = size_of::<[u16; 2]>();
 
-/// Bits of an f32 mantissa that a code drops.
+/// Dropped bits of an f32 mantissa.
 const CUT: u32 = 20;
 /// Bits of a [`rounded`] number below its position.
 const BELOW: u32 = CUT - 16;
@@ -25,7 +25,7 @@ pub(crate) const NEAREST: u32 = 1 << (CUT - 1);
 pub(crate) const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
 pub(crate) const NAN: u16 = (f32::NAN.to_bits() >> 16) as u16;
 
-/// Rounding bits of both moments. Shared bits are the lowest of the first, the highest of the second.
+/// Of the shared bits, the first moment has the lowest, the second the highest.
 #[inline(always)]
 pub(crate) fn noises(drawn: u32) -> [u32; 2] {
     [drawn >> (32 - CUT), drawn & ((1 << CUT) - 1)]
@@ -67,7 +67,7 @@ pub(crate) fn encode_positive(rounded: u16, base: u16) -> u8 {
 
 #[inline(always)]
 pub(crate) fn decode_signed(code: u8, base: u16) -> f32 {
-    // Sign extension copies the sign to sign and exponent; the mask clears the exponent.
+    // Sign extension copies the sign to the exponent; the mask clears that.
     let extended = (i32::from(code as i8) << CUT) as u32;
     let magnitude = extended & u32::from(TOP_SIGNED) << CUT;
     let number = (magnitude | extended & 1 << 31) + (u32::from(base) << CUT);

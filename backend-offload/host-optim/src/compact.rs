@@ -1,7 +1,7 @@
 //! Steps of parameters in the compact format, block by block.
 //!
-//! One loop computes elements; a second encodes moments once their largest is known. The compiler vectorises the first
-//! only because each slice is an argument of constant length.
+//! One loop computes elements; a second encodes moments once their largest is known. The first is vectorised only
+//! because each slice is an argument of constant length.
 
 use bytemuck::Pod;
 use half::bf16;
@@ -173,7 +173,7 @@ fn encode([firsts, seconds]: &Moments, first: &mut [u8], second: &mut [u8]) -> [
     bases
 }
 
-/// Encodes at most one block to nearest and returns the bases.
+/// Encodes at most one block to nearest.
 pub(crate) fn encode_nearest(moments: [&[f32]; 2], first: &mut [u8], second: &mut [u8]) -> [u16; 2] {
     let nearest = moments.map(|moments| {
         let mut block = [0; BLOCK];
@@ -185,7 +185,7 @@ pub(crate) fn encode_nearest(moments: [&[f32]; 2], first: &mut [u8], second: &mu
     encode(&nearest, first, second)
 }
 
-/// Prefetches a later block, because the processor does not prefetch past the end of a page.
+/// Prefetches a later block: the processor does not past a page's end.
 #[inline(always)]
 fn fetch_ahead<T>(block: &[T; BLOCK]) {
     #[cfg(target_arch = "x86_64")]
@@ -255,7 +255,7 @@ mod tests {
             let (noise, gradient) = (Noise::new(7, time), gradient(time));
             let (state, weights) = wide.parts();
             step_compact(&factors, noise, state, &gradient, weights);
-            // Not dispatched, so compiled for the oldest processor.
+            // Not dispatched: compiled for the oldest processor.
             let (state, weights) = narrow.parts();
             step_piece(&factors.folded(), noise, 0, state, &gradient, weights);
         }

@@ -13,18 +13,17 @@ pub enum Format {
     F32,
     /// Master weights in f32; moments in bf16, rounded at random.
     Bf16Moments,
-    /// 16 bits that complete a bf16 weight to an f32 master; moments in 8 bits with a base per block. F32 parameters
-    /// and velocities use `Bf16Moments` instead.
+    /// 16 bits that complete a bf16 weight to an f32 master; moments in 8 bits with a base per block. `Bf16Moments`
+    /// replaces it for f32 parameters and velocities.
     Compact,
 }
 
 impl Format {
-    /// Bytes that a step of `len` elements reads and writes on the host, with gradient and weights. These are bf16 if
+    /// Bytes that a step of `len` elements reads and writes on the host, with gradient and weights, which are bf16 if
     /// `narrow`.
     pub fn step_bytes(self, len: u64, narrow: bool) -> u64 {
         let outside = if narrow { 4 * len } else { 8 * len };
         match self {
-            // Also reads the weights.
             Self::Compact if narrow => outside + 2 * len + 2 * self.host_bytes(len, narrow),
             _ => outside + 2 * self.host_bytes(len, narrow),
         }

@@ -1,6 +1,6 @@
 //! A gradient in host memory, kept until its step.
 //!
-//! Shares are added pairwise by number: 2k and 2k + 1 first, then neighbouring pairs. So bits do not depend on which
+//! Shares are added pairwise by number: 2k and 2k + 1 first, then neighbouring pairs. Bits do not depend on which
 //! process adds which.
 
 use backend_offload::{HostBuffer, HostMemory, OffloadError};
@@ -26,7 +26,7 @@ impl PartialSum {
         }
     }
 
-    /// Adds the next sum of as many shares. A single share keeps its type; sums are in f32.
+    /// Adds the next sum of as many shares. A single share keeps its type; sums are f32.
     fn add(&mut self, memory: &HostMemory, name: &str, more: Values<'_>) -> Result<(), OffloadError> {
         let computes = !memory.computes_nothing();
         self.level += 1;
@@ -50,9 +50,7 @@ impl PartialSum {
 
 #[derive(Debug)]
 pub(crate) struct Gradient {
-    /// Number of the next share.
     next: u64,
-    /// In the order of their shares.
     partial_sums: Vec<PartialSum>,
 }
 
@@ -98,7 +96,7 @@ impl Gradient {
         Ok(())
     }
 
-    /// Adds the remaining partial sums from the right.
+    /// Adds the rest from the right.
     pub(crate) fn complete(&mut self, memory: &HostMemory, name: &str) -> Result<(), OffloadError> {
         while let [.., left, right] = &mut self.partial_sums[..] {
             left.add(memory, name, right.values())?;

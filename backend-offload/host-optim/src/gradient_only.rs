@@ -9,14 +9,14 @@ use crate::state::HostState;
 use crate::storage::StateMemory;
 
 impl HostState {
-    /// A state without master weights or moments, after `time` steps. Takes memory when a gradient arrives.
+    /// A state without master weights or moments, after `time` steps. An arriving gradient takes memory.
     pub fn for_gradients(
         memory: &HostMemory,
         name: &str,
         len: usize,
         time: u32,
     ) -> Result<Self, HostOptimError> {
-        // Unlimited, because a driver cannot lock zero pages.
+        // Unlimited: a driver cannot lock zero pages.
         let nothing = HostMemory::unlimited();
         let layout = Layout::new(Format::F32, Moments::None, false);
         let mut state = Self::build(&StateMemory::from(&nothing), name, layout, 0, |_, _| {})?;
@@ -29,7 +29,7 @@ impl HostState {
         self.layout.moments == Moments::None
     }
 
-    /// Counts a step of another process, which seeds the rounding of gradients.
+    /// Counts another process's step, which seeds the rounding of gradients.
     pub fn pass_step(&mut self) {
         self.time += 1;
     }

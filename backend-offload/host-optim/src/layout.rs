@@ -1,4 +1,4 @@
-//! The layout of a state: parts, each an array of one kind of number.
+//! The layout of a state: parts, each an array of one type.
 
 use bytemuck::Pod;
 use half::bf16;
@@ -13,9 +13,9 @@ use crate::pieces::{DeviceWeight, convert};
 use crate::rule::Rule;
 use crate::sgd::step_sgd;
 
-/// Parts that decode a moment are neighbours.
+/// A moment's parts are neighbours.
 pub(crate) const PARTS: usize = 4;
-/// Or the bits that complete bf16 weights to them.
+/// Or the bits that complete bf16 weights.
 pub(crate) const MASTERS: usize = 0;
 /// Or their codes, or the velocity.
 pub(crate) const FIRST: usize = 1;
@@ -23,7 +23,6 @@ pub(crate) const FIRST: usize = 1;
 pub(crate) const CODE_BASES: usize = 2;
 pub(crate) const SECOND: usize = 3;
 
-/// Names in error messages.
 pub(crate) const PURPOSES: [&str; PARTS] =
     ["the master weights", "the first moments", "the bases", "the second moments"];
 
@@ -33,7 +32,7 @@ pub(crate) enum Moments {
     Two,
     /// Stored as the first moment; the second is empty.
     Velocity,
-    /// Another process steps the parameter, so every rule fails.
+    /// Another process steps the parameter: every rule fails.
     None,
 }
 
@@ -58,7 +57,6 @@ impl Layout {
         Self { format, moments }
     }
 
-    /// Of each part.
     pub(crate) fn bytes(self, len: usize) -> [usize; PARTS] {
         let [masters, moment, bases] = match self.format {
             Format::F32 => [4 * len, 4 * len, 0],
@@ -153,7 +151,7 @@ impl Arrays<'_> {
         }
     }
 
-    /// The compact format has nothing to copy: its bits start at zero.
+    /// The compact format's bits start at zero.
     pub(crate) fn set_initial_weights(&mut self, weights: Values<'_>) {
         match (self, weights) {
             (Self::F32 { masters, .. } | Self::Bf16Moments { masters, .. }, Values::F32(weights)) => {
@@ -189,12 +187,10 @@ pub(crate) struct StepContext<'a> {
     pub(crate) stride: Stride,
     /// From 1.
     pub(crate) time: u32,
-    /// Starts at the range's first element.
     pub(crate) noise: Noise,
 }
 
 impl StepContext<'_> {
-    /// `weights`, if given, receive the result. The compact format also reads them.
     pub(crate) fn step(self, arrays: &mut Arrays<'_>, gradient: Values<'_>, weights: Option<ValuesMut<'_>>) {
         match gradient {
             Values::F32(gradient) => self.step_with(arrays, gradient, weights),

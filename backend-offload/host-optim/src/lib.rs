@@ -1,8 +1,8 @@
 //! AdamW in host memory, for Burn programs whose optimizer state does not fit the device or its link.
 //!
 //! AdamW on the device touches four tensors of a parameter's size. If they spill, a step moves up to 40 bytes per
-//! parameter over the link. Here master weights and moments stay on the host. The device sends a gradient once and
-//! receives updated weights at their next use.
+//! parameter over the link. Here master weights and moments stay on the host: the device sends a gradient once and
+//! receives weights at their next use.
 //!
 //! ```
 //! use backend_offload::{Offload, host_memory};
@@ -32,19 +32,19 @@
 //! | `Bf16Moments` | 8: master weight, moments rounded to bf16 | 12 in all |
 //! | `Compact` | 4: 16 bits that complete a bf16 weight to an f32 master, moments of 8 bits with a base per 256 | 8 in all |
 //!
-//! `F32` computes the same bits as Burn's AdamW on the CPU
-//! (`two_hundred_steps_end_with_the_bits_of_burns_own_optimizer`). The others round moments at random, repeatably.
-//! After 1,000 steps of a character model, validation loss differs from `F32`'s by at most 0.0006 (`Bf16Moments`,
-//! `benchmarks/runs/2026-11-23-cpu-state-formats`) and 0.0022 (`Compact`, `benchmarks/runs/2026-11-24-cpu-host-step`).
+//! `F32` computes the bits of Burn's AdamW on the CPU (`two_hundred_steps_end_with_the_bits_of_burns_own_optimizer`).
+//! The others round moments at random, repeatably. After 1,000 steps of a character model, validation loss differs from
+//! `F32`'s by at most 0.0006 (`Bf16Moments`, `benchmarks/runs/2026-11-23-cpu-state-formats`) and 0.0022 (`Compact`,
+//! `benchmarks/runs/2026-11-24-cpu-host-step`).
 //!
 //! With [`Sgd`], a state has one velocity: 8 bytes per parameter in `F32`, 6 in `Bf16Moments`, which replaces
 //! `Compact`.
 //!
-//! [`HostRows`] holds a matrix of which a step reads few rows, such as an embedding. It delays steps of unused rows
+//! [`HostRows`] holds a matrix of which a step reads few rows, such as an embedding. It delays unused rows' steps
 //! without changing bits.
 //!
 //! States made with [`DiskMemory`](backend_offload::DiskMemory) stay on disk and step in chunks, to the same bits. At
-//! most three chunks are in host memory. [`Updates`] reads the next state's chunks during a step.
+//! most three chunks are in host memory; [`Updates`] reads the next state's during a step.
 //!
 //! # Promises
 //!
@@ -52,7 +52,7 @@
 //! - **Memory comes from the device's host tier**, before any computation. A refusal is an error with sizes and leaves
 //!   the state unchanged.
 //! - **Damaged disk data is never used.** Every read verifies a checksum. A failed transfer is an error that names
-//!   parameter, folder and offset, and its weights become NaN
+//!   parameter, folder and offset; its weights become NaN
 //!   (`a_step_whose_disk_fails_leaves_nan_and_one_error_with_the_parameter_the_folder_and_the_place`).
 
 #![expect(

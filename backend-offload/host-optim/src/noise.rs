@@ -1,4 +1,4 @@
-//! Random bits that depend only on parameter, step and element, not on the order of draws.
+//! Random bits that depend on parameter, step and element, not on the order of draws.
 
 use crate::codes::BLOCK;
 
@@ -9,7 +9,6 @@ pub(crate) struct Noise {
 }
 
 impl Noise {
-    /// `time` is the step's number.
     pub(crate) fn new(parameter: u32, time: u32) -> Self {
         Self { bits: mixed(parameter ^ mixed(time.wrapping_mul(STRIDE))), begin: 0 }
     }
@@ -43,7 +42,7 @@ impl BlockNoise {
 /// 2³² divided by the golden ratio: its multiples spread far apart.
 const STRIDE: u32 = 0x9e37_79b9;
 
-/// Loading a vector of these costs less than multiplying.
+/// Loading them costs less than multiplying.
 static STRIDES: [u32; BLOCK] = {
     let mut strides = [0; BLOCK];
     let mut element = 1;
@@ -92,13 +91,13 @@ mod tests {
         assert!((15.9..16.1).contains(&mean), "{mean}");
     }
 
-    /// Errors of one element add up over its steps: the variance of their sum shows every correlation between steps.
+    /// The variance of an element's summed errors shows every correlation between steps.
     #[test]
     fn draws_of_one_element_are_uncorrelated_between_steps() {
         const STEPS: u32 = 512;
         const ELEMENTS: u32 = 4096;
         type Part = (&'static str, fn(u32) -> f64);
-        // The bits that each kind of rounding uses, as a number from -0.5 to 0.5.
+        // Each kind of rounding's bits, as a number from -0.5 to 0.5.
         let parts: [Part; 3] = [
             ("bf16", |drawn| f64::from(drawn >> 16) / 65_536.0 - 0.5),
             ("first moment", |drawn| f64::from(noises(drawn)[0]) / 1_048_576.0 - 0.5),

@@ -1,4 +1,4 @@
-//! Number types of weights, moments and gradients, and rounding of f32 to bf16.
+//! Types of weights, moments and gradients, and rounding to bf16.
 
 use std::ops::Range;
 
@@ -95,7 +95,7 @@ pub(crate) trait Number: Pod + Send + Sync {
     fn wide(self) -> f32;
     /// Rounds up or down by `noise`. The mean over random `noise` is `value`.
     fn rounded(value: f32, noise: u32) -> Self;
-    /// Upper 16 bits of the f32 without sign. Infinity and NaN are the highest.
+    /// Infinity and NaN are the highest.
     #[inline(always)]
     fn upper_magnitude(self) -> u16 {
         (self.wide().to_bits() >> 16) as u16 & 0x7fff
@@ -130,7 +130,7 @@ impl Number for bf16 {
     }
 }
 
-/// Ties go away from zero, so the difference fits 16 signed bits.
+/// Ties go away from zero: the difference fits 16 signed bits.
 #[inline(always)]
 pub(crate) fn nearest(value: f32) -> bf16 {
     let bits = value.to_bits();
@@ -146,7 +146,6 @@ pub(crate) fn completed(weight: bf16, low: i16) -> f32 {
     f32::from_bits(high.wrapping_add(i32::from(low) as u32))
 }
 
-/// The nearest bf16, and the bits that complete it.
 #[inline(always)]
 pub(crate) fn split(master: f32) -> (bf16, i16) {
     let weight = nearest(master);

@@ -17,7 +17,7 @@ use crate::record::{HostAdamWRecord, Parts};
 use crate::state::HostState;
 use crate::storage::StateMemory;
 
-/// Settings of [`HostAdamW`]; the defaults are those of Burn's `AdamWConfig`.
+/// Settings of [`HostAdamW`]; defaults as in Burn's `AdamWConfig`.
 #[derive(Debug, Clone)]
 pub struct HostAdamWConfig {
     rule: AdamW,
@@ -66,8 +66,8 @@ impl HostAdamWConfig {
         self
     }
 
-    /// Clips the norm of all gradients together. A step whose norm is NaN or infinite is skipped: gradients are
-    /// dropped, and weights and moments stay.
+    /// Clips the norm of all gradients together. A NaN or infinite norm skips the step: gradients are dropped, weights
+    /// and moments stay.
     #[must_use]
     pub fn with_max_norm(mut self, norm: f64) -> Self {
         self.max_norm = Some(norm);
@@ -86,7 +86,7 @@ pub struct HostAdamW {
     config: HostAdamWConfig,
     memory: StateMemory,
     states: BTreeMap<ParamId, Arc<HostState>>,
-    /// Recorded states, until their parameters have a gradient.
+    /// Recorded states whose parameters have had no gradient yet.
     loaded: BTreeMap<ParamId, Parts>,
 }
 
@@ -101,8 +101,8 @@ impl HostAdamW {
         self.states.values().map(|state| state.disk_bytes()).sum()
     }
 
-    /// Receives gradients of `module`, whole or in shares, and frees their device memory. After an error, all gradients
-    /// since the last step are dropped.
+    /// Receives gradients of `module`, whole or in shares, and frees their device memory. An error drops all since the
+    /// last step.
     pub fn arrive<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
         module: &M,
@@ -111,11 +111,11 @@ impl HostAdamW {
         self.arrive_from::<B, M>(module, gradients)
     }
 
-    /// Norm of all received gradients, as one vector.
+    /// Norm of all received gradients as one vector.
     pub fn norm(&mut self) -> Result<f64, HostOptimError> {
         // A state shared with a clone has no gradient.
         let due = self.states.values_mut().filter_map(Arc::get_mut);
-        // Parameter ids differ between runs; names do not.
+        // Ids differ between runs; names do not.
         let squares = due
             .map(|state| Ok((state.name().to_owned(), state.squares()?)))
             .collect::<Result<BTreeMap<_, _>, HostOptimError>>()?;
@@ -127,8 +127,8 @@ impl HostAdamW {
         self.states.values_mut().filter_map(Arc::get_mut).for_each(HostState::drop_gradient);
     }
 
-    /// One step along the received gradients. Other parameters stay unchanged. With a [norm
-    /// limit](HostAdamWConfig::with_max_norm), a step whose norm is NaN or infinite is skipped.
+    /// One step along the received gradients; other parameters stay. With a [norm
+    /// limit](HostAdamWConfig::with_max_norm), a NaN or infinite norm skips the step.
     ///
     /// Only `Compact` reads tensors; if that fails, the device is unusable. If a disk fails, the error names the lost
     /// state.
@@ -189,7 +189,7 @@ impl HostAdamW {
 }
 
 impl Clone for HostAdamW {
-    /// Panics if memory has no room to copy states with a waiting gradient.
+    /// Panics without memory for states with a waiting gradient.
     fn clone(&self) -> Self {
         let states = self.states.iter().map(|(id, state)| {
             let own = || Arc::new(or_panic("clone", state.duplicate(&self.memory)));
@@ -271,7 +271,7 @@ impl<B: AutodiffBackend, S: GradientSource> ModuleVisitor<B> for Arrival<'_, S> 
             return;
         }
         let Some(gradient) = self.gradients.remove::<B::InnerBackend, D>(param.id) else { return };
-        // Seeds the rounding bits. Paths repeat between runs; ids do not.
+        // Seeds rounding: paths repeat between runs; ids do not.
         let name = self.path.join(".");
         let weights = param.val().inner();
         let state = self.optimizer.state(param.id, &name, &weights);

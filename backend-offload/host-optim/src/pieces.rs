@@ -23,7 +23,6 @@ pub(crate) trait DeviceWeight: Copy + Send + Sync {
     fn from_master(master: f32) -> Self;
 }
 
-/// The device receives the weights in another form.
 impl DeviceWeight for () {
     #[inline(always)]
     fn from_master(_master: f32) -> Self {}
@@ -44,7 +43,7 @@ impl DeviceWeight for bf16 {
 }
 
 impl Values<'_> {
-    /// Sum of squares. The order depends on the length alone.
+    /// Sum of squares, in an order set by the length alone.
     pub fn squares(&self) -> f64 {
         match self {
             Self::F32(values) => squares(values),
@@ -59,7 +58,7 @@ fn squares<G: Number>(gradient: &[G]) -> f64 {
     pieces.iter().sum()
 }
 
-/// [`squares`] of `len` numbers that are zero except in `rows`, to the same bits.
+/// [`squares`] of `len` numbers, zero except in `rows`, to the same bits.
 pub(crate) fn squares_of_rows(rows: &[u32], width: usize, len: usize, numbers: &[f32]) -> f64 {
     let mut runs = Vec::new();
     for (row, numbers) in rows.iter().zip(numbers.chunks_exact(width)) {

@@ -15,7 +15,7 @@ use crate::state::{HostState, check_len};
 use crate::storage::StateMemory;
 
 /// State of a [`HostAdamW`](crate::HostAdamW), whatever the precision settings. With `Compact` it belongs to the record
-/// of the model whose bf16 weights it completes.
+/// of the model whose weights it completes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HostAdamWRecord(BTreeMap<u64, Parts>);
 
@@ -104,7 +104,6 @@ impl HostState {
     }
 }
 
-/// Parts in the order of the record.
 fn order(format: Format) -> &'static [usize] {
     match format {
         Format::F32 | Format::Bf16Moments => &[MASTERS, FIRST, SECOND],

@@ -1,7 +1,7 @@
-//! The gradient of some rows of a matrix, received in shares, each with its own rows.
+//! The gradient of a matrix's rows, received in shares, each with its own rows.
 //!
-//! Shares are added as in [`Gradient`](crate::gradient::Gradient). Absent rows count as zeros, so the bits equal a sum
-//! of whole gradients.
+//! Shares are added as in [`Gradient`](crate::gradient::Gradient). Absent rows count as zeros: bits equal a sum of
+//! whole gradients.
 
 use backend_offload::{HostBuffer, HostMemory, OffloadError};
 use rayon::prelude::*;
@@ -46,9 +46,7 @@ impl PartialSum {
 #[derive(Debug)]
 pub(crate) struct RowGradient {
     width: usize,
-    /// Number of the next share.
     next: u64,
-    /// In the order of their shares.
     partial_sums: Vec<PartialSum>,
 }
 
@@ -77,7 +75,7 @@ impl RowGradient {
         Ok(())
     }
 
-    /// Adds the remaining partial sums from the right.
+    /// Adds the rest from the right.
     pub(crate) fn complete(&mut self, memory: &HostMemory, name: &str) -> Result<(), OffloadError> {
         while self.partial_sums.len() > 1 {
             self.add_last(memory, name)?;
@@ -98,7 +96,6 @@ impl RowGradient {
         (&self.partial_sums[0].rows, self.partial_sums[0].numbers())
     }
 
-    /// As gradients of the whole matrix of `len` numbers.
     pub(crate) fn partial_sums(&self, len: usize) -> Vec<Vec<f32>> {
         let whole = |part: &PartialSum| {
             let mut whole = vec![0.0; len];

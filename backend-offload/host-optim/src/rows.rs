@@ -1,9 +1,8 @@
 //! A matrix of which a batch uses few rows, such as an embedding.
 //!
-//! Moments and weight decay change unused rows too, but those steps are delayed. A row takes all missed steps before
-//! its next use, with the same operations and bits
-//! (`rows_stepped_when_they_are_named_have_the_bits_of_rows_stepped_in_time`). This saves memory traffic, not
-//! arithmetic.
+//! Moments and weight decay change unused rows too, but later: a row takes all missed steps before its next use, with
+//! the same operations and bits (`rows_stepped_when_they_are_named_have_the_bits_of_rows_stepped_in_time`). This saves
+//! memory traffic, not arithmetic.
 
 use backend_offload::HostBuffer;
 use rayon::prelude::*;
@@ -31,11 +30,10 @@ pub struct HostRows {
     /// Its time includes missed steps.
     state: HostState,
     width: usize,
-    /// Steps taken by each row.
     times: HostBuffer,
     /// The latest steps, which some row may miss.
     missed: Vec<MissedStep>,
-    /// The next row to have its turn, and the time when this round began.
+    /// The next row in turn, and the time when this round began.
     turn: (usize, u32),
     first_share: u64,
     gradient: Option<PendingGradient>,
@@ -139,7 +137,7 @@ impl HostRows {
         self.state.host_bytes() + self.times.len() as u64 + gradient
     }
 
-    /// Numbers of `rows`, which must be ascending, without duplicates.
+    /// Numbers of `rows`, ascending and without duplicates.
     pub fn read(&mut self, rows: &[u32]) -> Result<Vec<f32>, HostOptimError> {
         self.check_rows(rows)?;
         self.catch_up(rows);
@@ -157,8 +155,8 @@ impl HostRows {
         self.first_share = first;
     }
 
-    /// Receives the gradient of `rows`, or its next share. `rows` must be ascending, without duplicates. After an
-    /// error, earlier shares are lost.
+    /// Receives the gradient of `rows`, ascending and without duplicates, or its next share. An error loses earlier
+    /// shares.
     pub fn arrive(&mut self, rows: &[u32], share: &[f32]) -> Result<(), HostOptimError> {
         self.squares = None;
         let waiting = self.gradient.take();
@@ -182,7 +180,7 @@ impl HostRows {
         }
     }
 
-    /// Replaces all received shares with `whole`, summed over all ranks. After an error, they are lost.
+    /// Replaces all received shares with `whole`, summed over all ranks. An error loses them.
     pub fn replace_gradient(&mut self, whole: &[f32]) -> Result<(), HostOptimError> {
         self.drop_gradient();
         check_len(self.name(), "the gradient", self.len(), whole.len())?;
@@ -253,7 +251,7 @@ impl HostRows {
         self.catch_up(&(begin as u32..end as u32).collect::<Vec<_>>());
         self.turn.0 = end;
         if end == self.rows() {
-            // Every row has caught up since the round began.
+            // All have caught up since the round began.
             let first = self.state.time - self.missed.len() as u32;
             self.missed.drain(..(since - first) as usize);
             self.turn = (0, self.state.time);
@@ -293,7 +291,7 @@ impl HostRows {
         self.take_steps(rows, None);
     }
 
-    /// Takes all missed steps; the last one along `gradient`, if given.
+    /// The last one follows `gradient`, if given.
     fn take_steps(&mut self, rows: &[u32], gradient: Option<&[f32]>) {
         if self.state.memory.computes_nothing() {
             return;
@@ -362,7 +360,6 @@ impl RowSteps<'_> {
     }
 }
 
-/// `rows` must be ascending.
 fn select_rows<'a, T>(mut all: &'a mut [T], width: usize, rows: &[u32]) -> Vec<&'a mut [T]> {
     let mut at = 0;
     let pick = |row: &u32| {

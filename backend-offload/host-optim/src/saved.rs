@@ -1,4 +1,4 @@
-//! States in full precision for checkpoints, independent of the format.
+//! States in full precision for checkpoints, whatever the format.
 
 use std::ops::Range;
 

@@ -36,7 +36,6 @@ impl Sgd {
 }
 
 impl SgdFactors {
-    /// Returns weight and velocity.
     #[inline(always)]
     pub(crate) fn step(&self, weight: f32, velocity: f32, gradient: f32) -> [f32; 2] {
         let velocity = velocity * self.momentum + gradient * self.scale;

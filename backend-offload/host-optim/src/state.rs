@@ -1,6 +1,6 @@
-//! One parameter's state: master weights, moments and the next gradient, in host memory or on disk.
+//! One parameter's state: master weights, moments and next gradient, in host memory or on disk.
 //!
-//! Gradients [arrive](HostState::arrive) in shares. Then each state [steps](HostState::step) or
+//! Gradients [arrive](HostState::arrive) in shares. Then a state [steps](HostState::step) or
 //! [drops](HostState::drop_gradient) its gradient. Memory is taken at creation and arrival; on disk, also before a
 //! step.
 
@@ -29,7 +29,6 @@ pub struct HostState {
     pub(crate) time: u32,
     pub(crate) layout: Layout,
     pub(crate) storage: Storage,
-    /// Of the next gradient.
     first_share: u64,
     gradient: Option<Gradient>,
     /// Cached until the gradient changes.
@@ -69,7 +68,6 @@ impl HostState {
         })
     }
 
-    /// Zeros, changed by `fill` range by range.
     pub(crate) fn build(
         memory: &StateMemory,
         name: &str,
@@ -83,7 +81,7 @@ impl HostState {
         Ok(Self { name, memory, len, time: 0, layout, storage, first_share, gradient, squares })
     }
 
-    /// Numbers later shares from `first` on. Shares are added pairwise by number, whichever rank adds them.
+    /// Numbers later shares from `first` on: the order of addition, whichever rank adds them.
     pub fn number_shares_from(&mut self, first: u64) {
         self.first_share = first;
     }
@@ -93,7 +91,7 @@ impl HostState {
         self.gradient.as_ref().map_or(self.first_share, Gradient::next)
     }
 
-    /// Receives a gradient, or its next share. After an error, earlier shares are lost.
+    /// Receives a gradient, or its next share. An error loses earlier shares.
     pub fn arrive(&mut self, share: Values<'_>) -> Result<(), HostOptimError> {
         self.arrive_sum(share, 0)
     }
@@ -114,13 +112,13 @@ impl HostState {
         self.gradient.iter().flat_map(Gradient::partial_sums).collect()
     }
 
-    /// Replaces all received shares with `whole`, the sum over all ranks. After an error, they are lost.
+    /// Replaces all received shares with `whole`, the sum over all ranks. An error loses them.
     pub fn replace_gradient(&mut self, whole: Values<'_>) -> Result<(), HostOptimError> {
         self.drop_gradient();
         self.arrive(whole)
     }
 
-    /// Sum of squares after the last share; 0 without a gradient. After an error, the gradient is lost.
+    /// Sum of squares after the last share; 0 without a gradient. An error loses the gradient.
     pub fn squares(&mut self) -> Result<f64, HostOptimError> {
         if let Some(squares) = self.squares {
             return Ok(squares);
@@ -194,7 +192,7 @@ impl HostState {
         })
     }
 
-    /// [`step_in`](Self::step_in) that gives the masters as tiles: all codes, then all scales. Requires masters.
+    /// [`step_in`](Self::step_in) that gives masters as tiles: all codes, then all scales. Requires masters.
     pub(crate) fn step_to_tiles(
         &mut self,
         pipeline: &mut Pipeline,

@@ -10,12 +10,11 @@ use crate::chunks::{CHUNK, ChunkStore, OnDisk, Pipeline};
 use crate::error::HostOptimError;
 use crate::layout::{Arrays, Layout, PARTS, PURPOSES};
 
-/// Memory for a state. Gradients always use host memory.
+/// Memory for a state; gradients always use host memory.
 #[derive(Debug, Clone)]
 pub struct StateMemory {
     pub(crate) host: HostMemory,
     pub(crate) disk: Option<DiskMemory>,
-    /// Elements of a chunk on disk.
     pub(crate) chunk: usize,
 }
 
@@ -43,13 +42,13 @@ impl From<DiskMemory> for StateMemory {
     }
 }
 
-/// Bytes from which parts get an offset.
+/// Bytes; smaller parts get no offset.
 const LARGE: usize = 1 << 20;
 /// Whole cache lines, small against a page.
 const APART: usize = 5 * 64;
 
-/// The processor prefetches nothing past a page's end. Large parts have distinct page offsets, so they do not reach it
-/// together.
+/// Large parts have distinct page offsets: at a page's end, past which the processor does not prefetch, they wait in
+/// turn.
 #[derive(Debug)]
 pub(crate) struct PartBuffer {
     buffer: HostBuffer,
@@ -118,7 +117,6 @@ impl Storage {
         Ok(Self::Host(parts))
     }
 
-    /// Transfers of the states among `storages` that lie on disk.
     pub(crate) fn pipeline<'s>(
         storages: impl IntoIterator<Item = &'s Self>,
     ) -> Result<Pipeline, HostOptimError> {
@@ -132,8 +130,8 @@ impl Storage {
         }
     }
 
-    /// Calls `change` once in host memory, by chunk on disk. After an error, and until all are
-    /// [written](Self::when_written), numbers cannot be read.
+    /// Calls `change` once in host memory, by chunk on disk. Until all are [written](Self::when_written), numbers
+    /// cannot be read.
     pub(crate) fn change(
         &mut self,
         pipeline: &mut Pipeline,
@@ -163,7 +161,7 @@ impl Storage {
         }
     }
 
-    /// Calls `read` with the bytes of these parts, range by range, in order.
+    /// Calls `read` with these parts' bytes, range by range, in order.
     pub(crate) fn read(
         &self,
         parts: Range<usize>,

@@ -37,8 +37,8 @@ enum Form {
 }
 
 impl Incoming {
-    /// Starts to read a share of the gradient of parameter `name`. With asynchronous copies it returns during the
-    /// transfer, after which the tensor's memory is free.
+    /// Starts to read a share of the gradient of parameter `name`. With asynchronous copies it returns early; the
+    /// transfer's end frees the tensor's memory.
     pub fn begin<B: Backend, const D: usize>(
         name: &str,
         share: Tensor<B, D>,
@@ -118,7 +118,7 @@ impl HostState {
 
     /// Master weights of a parameter with these `weights`.
     pub fn complete(&self, weights: TensorData) -> Result<TensorData, HostOptimError> {
-        // `weights` may have been read in a wider type.
+        // They may have been read in a wider type.
         let weights = if self.reads_weights() { weights.convert_dtype(DType::BF16) } else { weights };
         let masters = self.masters(values(self.name(), &weights)?)?;
         Ok(TensorData::new(masters, weights.shape))
@@ -225,7 +225,7 @@ pub fn read<B: Backend, const D: usize>(
     Reading::begin(name, tensor)?.wait()
 }
 
-/// Frees the tensor's own memory.
+/// Frees the tensor's memory.
 fn zeroed_data<B: Backend, const D: usize>(
     name: &str,
     tensor: Tensor<B, D>,

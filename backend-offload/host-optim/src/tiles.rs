@@ -1,7 +1,7 @@
-//! Numbers in eight bits for the link: tiles of 128 codes with one f32 scale each.
+//! Eight-bit numbers for the link: tiles of 128 codes with one f32 scale.
 //!
-//! The scale is the largest magnitude divided by the largest code. If it is not a normal number, the tile becomes zero.
-//! A tile with NaN or infinity decodes to NaN, so its step is skipped
+//! The scale is the largest magnitude divided by the largest code. If it is not normal, the tile becomes zero. A tile
+//! with NaN or infinity decodes to NaN, so its step is skipped
 //! (`a_diverging_step_is_skipped_although_tiles_cannot_hold_nan`).
 
 use rayon::prelude::*;
@@ -105,7 +105,7 @@ pub fn decode(code: Code, codes: &[u8], scales: &[f32], numbers: &mut [f32]) {
 
 #[inline(always)]
 fn decode_tile(codes: &[u8; TILE], scale: f32, numbers: &mut [f32], value: impl Fn(u8) -> f32) {
-    // So that the loop has constant length.
+    // For a loop of constant length.
     if let Ok(numbers) = <&mut [f32; TILE]>::try_from(&mut *numbers) {
         for n in 0..TILE {
             numbers[n] = value(codes[n]) * scale;

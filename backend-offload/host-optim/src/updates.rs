@@ -1,7 +1,7 @@
-//! Steps on a background thread, one after another. A caller waits only where it needs a result.
+//! Steps on a background thread, one after another. A caller waits where it needs a result.
 //!
-//! Bits equal those of foreground steps (`background_steps_have_the_bits_of_steps_in_the_foreground`). After a failed
-//! step, weights are NaN (`a_step_that_cannot_be_taken_is_reported_and_leaves_nan_for_its_parameter`).
+//! Bits equal those of foreground steps (`background_steps_have_the_bits_of_steps_in_the_foreground`). A failed step
+//! leaves NaN weights (`a_step_that_cannot_be_taken_is_reported_and_leaves_nan_for_its_parameter`).
 
 use std::fmt;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -50,7 +50,7 @@ impl Update {
         let Self { mut state, rule, stride, weights, form, done } = self;
         #[cfg(feature = "test-util")]
         crate::faults::panic_if_asked(&state);
-        // Taken late: each step frees a gradient, so all together need the memory of one.
+        // Taken late: each step frees a gradient, so all need the memory of one.
         let mut weights = weights.map_or_else(|| take_weights_buffer(&state, form), Ok)?;
         match form {
             Form::Tiles(code) => state.step_to_tiles(pipeline, &rule, stride, code, &mut weights)?,
@@ -63,7 +63,6 @@ impl Update {
                 state.step_in(pipeline, &rule, stride, weights)?;
             }
         }
-        // Fails if the program dropped the receiver.
         state.storage.when_written(pipeline, move || _ = done.send(weights));
         Ok(state)
     }
@@ -115,8 +114,7 @@ impl Updates {
 
     /// Waits for all steps and returns their states in order.
     ///
-    /// Returns the first failure instead. Weights of each failed step are NaN; after a panic, those of all later steps
-    /// too.
+    /// Returns the first failure instead. A failed step's weights are NaN; after a panic, those of all later steps too.
     pub fn finish(mut self) -> Result<Vec<HostState>, HostOptimError> {
         let thread = self.thread.take().expect("there until it is finished");
         thread.join().unwrap_or_else(|panic| {
@@ -129,7 +127,6 @@ impl Updates {
 
 impl Drop for Updates {
     fn drop(&mut self) {
-        // Freeing host memory needs the device's thread, which may end with the program.
         if let Some(thread) = self.thread.take() {
             _ = thread.join();
         }
@@ -148,7 +145,7 @@ impl HostState {
     /// Prepares one step along the received gradient, for [`Updates`]. Also returns the future parameter. Frees the
     /// device memory of `weights`, and keeps their type.
     ///
-    /// After an error the state is lost. [`Updates::finish`] reports errors of the step itself.
+    /// An error loses the state. [`Updates::finish`] reports errors of the step itself.
     pub fn begin_tensor<B: Backend, const D: usize>(
         self,
         rule: impl Into<Rule>,
@@ -272,7 +269,7 @@ pub struct Updated<T> {
 }
 
 enum Weights<T> {
-    /// Also returns the time waited. `None` only if an earlier call panicked.
+    /// With the time waited. `None` only if an earlier call panicked.
     Pending(Option<Box<dyn FnOnce() -> (T, Duration) + Send>>),
     Ready(T),
 }

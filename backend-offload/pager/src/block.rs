@@ -43,7 +43,7 @@ pub enum Place {
     },
     /// Leaving; its device memory is valid until the move ends.
     Leaving {
-        /// The tier that had the contents before the move. A clean block needs no copy.
+        /// The tier that had the contents before. A clean block needs no copy.
         clean: Option<Tier>,
     },
     /// Its device memory is taken, without contents yet.
@@ -62,7 +62,7 @@ impl Place {
     }
 }
 
-/// A hint for evictions. Never prevents an operation.
+/// A hint for evictions; never prevents an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord)]
 pub enum Preference {
     /// Among the first to leave, however recently used.
@@ -85,9 +85,9 @@ pub struct Block {
     pub preference: Preference,
     pub(crate) copies: Copies,
     pub(crate) last_use: u64,
-    /// Code outside operations may use its memory at any time, so it stays.
+    /// Code outside operations may use its memory: it stays.
     pub(crate) pinned: bool,
-    /// The operation of a failed move. Other blocks are tried first.
+    /// Operation of a failed move. Other blocks are tried first.
     pub(crate) stuck_in: u64,
     /// Brought ahead and unused since.
     pub(crate) ahead: bool,
@@ -130,7 +130,7 @@ impl Block {
         self.held().contains(Tier::Disk)
     }
 
-    /// Whether the device alone has the contents, so leaving takes a copy.
+    /// Whether leaving takes a copy: the device alone has the contents.
     pub fn needs_copy(&self) -> bool {
         self.copies.needs_copy()
     }
@@ -140,6 +140,6 @@ impl Block {
     }
 }
 
-/// Identifies one move, so that a late end never counts for another.
+/// Identifies a move: a late end never counts for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub(crate) u64);

@@ -1,5 +1,5 @@
-//! All blocks and byte counts. One call changes a place and posts it. A failed call changes nothing
-//! (`reports_that_contradict_the_books_are_faults_and_change_nothing`). Memory of a removed block counts until its move
+//! All blocks and byte counts. One call changes a place and posts it; a failed one changes nothing
+//! (`reports_that_contradict_the_books_are_faults_and_change_nothing`). A removed block's memory counts until its move
 //! ends (`a_block_removed_on_its_way_counts_until_its_move_ends`).
 
 use crate::block::{Arena, Block, BlockId, Preference, Tier, Token};
@@ -28,7 +28,7 @@ struct Slot {
 struct UnderWay {
     token: Token,
     id: BlockId,
-    /// The block, if removed. Its memory still counts.
+    /// Its memory still counts.
     removed: Option<Box<Block>>,
 }
 
@@ -102,7 +102,6 @@ impl Blocks {
         })
     }
 
-    /// The live block with this index.
     pub fn id(&self, index: u32) -> Option<BlockId> {
         let slot = self.slots.get(index as usize)?;
         slot.block.as_ref().map(|_| BlockId { index, generation: slot.generation })
@@ -112,7 +111,7 @@ impl Blocks {
         (self.slots.len() - self.free.len()) as u64
     }
 
-    /// The most blocks ever alive at once.
+    /// Ever alive at once.
     pub fn most(&self) -> u64 {
         self.slots.len() as u64
     }
@@ -131,7 +130,7 @@ impl Blocks {
         BlockId { index: (self.slots.len() - 1) as u32, generation: 0 }
     }
 
-    /// Removes a block. Its bytes are free at once, or when its move to or from the device ends.
+    /// Its bytes are free at once, or when its move to or from the device ends.
     pub fn remove(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;
         if block.copies.moving().is_none() {
@@ -149,8 +148,8 @@ impl Blocks {
         Ok(())
     }
 
-    /// Removes a block whose device memory is still in use. That memory is free when the returned move ends. `None`,
-    /// and nothing is done, if it is in a move.
+    /// Removes a block whose device memory is in use until the returned move ends. `None`, and nothing is done, if it
+    /// is in a move.
     pub fn discard(&mut self, id: BlockId) -> Result<Option<Token>, Fault> {
         let (mut block, token) = (*self.block(id)?, Token(self.started));
         if block.copies.token().is_some() {
@@ -231,7 +230,7 @@ impl Blocks {
         self.get(under_way.id).filter(|_| under_way.removed.is_none())
     }
 
-    /// The oldest move to or from the device.
+    /// To or from the device.
     pub fn oldest(&self) -> Option<Token> {
         let moves = |under_way: &UnderWay| {
             self.carried(under_way).is_none_or(|block| block.copies.moving().is_some())
@@ -254,7 +253,7 @@ impl Blocks {
         self.departing().map(|(_, bytes)| bytes).sum()
     }
 
-    /// The block being loaded from disk.
+    /// From disk.
     pub fn loading(&self) -> Option<(Token, BlockId)> {
         self.under_way.iter().find_map(|under_way| {
             let block = self.carried(under_way)?;
@@ -264,7 +263,7 @@ impl Blocks {
 
     // ---- notes on blocks ------------------------------------------------------------------------------
 
-    /// Notes a use by the operation `now`, and keeps a leaving block. `None` for a repeated operand.
+    /// By the operation `now`. Keeps a leaving block. `None` for a repeated operand.
     pub fn note_use(&mut self, id: BlockId, now: u64) -> Result<Option<Used>, Fault> {
         let block = self.block_mut(id)?;
         if block.last_use == now {
@@ -297,12 +296,10 @@ impl Blocks {
         Ok(())
     }
 
-    /// Allows blocks with failed moves to be tried again.
     pub fn forgive_failures(&mut self) {
         self.slots.iter_mut().filter_map(|slot| slot.block.as_mut()).for_each(|block| block.stuck_in = 0);
     }
 
-    /// Returns the old value.
     pub fn set_ahead(&mut self, id: BlockId, ahead: bool) -> Result<bool, Fault> {
         Ok(std::mem::replace(&mut self.block_mut(id)?.ahead, ahead))
     }

@@ -11,10 +11,10 @@
 //! | spill again, as the disk kept its copy | – | host |
 //! | drop a copy | – | host or disk |
 //!
-//! Bytes of a transfer count on both sides until it ends (`a_move_holds_its_bytes_on_both_sides_until_it_lands`). A
-//! block that could not leave stays dirty or clean (`a_block_that_could_not_leave_is_as_dirty_or_clean_as_it_was`). The
-//! transfer of a block that an operation keeps frees nothing (`an_operation_takes_a_leaving_block_back`). Its copy is
-//! dropped if the block was written since.
+//! A transfer's bytes count on both sides until it ends (`a_move_holds_its_bytes_on_both_sides_until_it_lands`). A
+//! block that could not leave stays dirty or clean (`a_block_that_could_not_leave_is_as_dirty_or_clean_as_it_was`). If
+//! an operation keeps the block, the transfer frees nothing (`an_operation_takes_a_leaving_block_back`), and its copy
+//! is dropped if the block was written since.
 
 use crate::block::{Place, Tier, Token};
 
@@ -82,9 +82,9 @@ struct Transfer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Awaited,
-    /// Kept by an operation; the copy in progress is current.
+    /// By an operation; the copy in progress is current.
     Kept,
-    /// Kept and then written; the copy is outdated.
+    /// The copy in progress is outdated.
     Outdated,
 }
 
@@ -128,7 +128,6 @@ impl Copies {
         self.written && self.held == DEVICE && !self.is_leaving()
     }
 
-    /// Whether the host has the block, the device does not, and no transfer runs.
     pub fn rests_on_host(&self) -> bool {
         self.held.contains(Tier::Host) && !self.held.contains(Tier::Device) && self.transfer.is_none()
     }
@@ -142,7 +141,7 @@ impl Copies {
         self.transfer.is_some_and(|transfer| transfer.to == Some(Tier::Device))
     }
 
-    /// The fastest tier below the device with the contents.
+    /// The fastest below the device.
     pub fn copy(&self) -> Option<Tier> {
         [Tier::Host, Tier::Disk].into_iter().find(|tier| self.held.contains(*tier))
     }
@@ -189,7 +188,7 @@ impl Copies {
         row && self.transfer.is_none()
     }
 
-    /// Starts a transfer, or `None` if the table forbids it.
+    /// `None` if the table forbids it.
     pub fn start(&mut self, token: Token, to: Option<Tier>, frees: Option<Tier>) -> Option<Change> {
         if !self.allows(to, frees) {
             return None;
@@ -198,7 +197,7 @@ impl Copies {
         Some(Change { gains: to, loses: TierSet::default() })
     }
 
-    /// Starts to free the device, whose contents nobody needs; other copies are lost at once.
+    /// Frees the device, whose contents are not needed; other copies are lost at once.
     pub fn discard(&mut self, token: Token) -> Option<Change> {
         if !self.held.contains(Tier::Device) || self.transfer.is_some() {
             return None;
@@ -209,7 +208,7 @@ impl Copies {
         Some(Change { gains: None, loses })
     }
 
-    /// Ends the transfer. A failed one changes nothing.
+    /// A failed one changes nothing.
     pub fn end(&mut self, succeeded: bool) -> Option<Ended> {
         let Transfer { to, frees, fate, .. } = self.transfer.take()?;
         let loses = match fate {
@@ -221,7 +220,7 @@ impl Copies {
         Some(Ended { to, frees, fate, loses: loses.into() })
     }
 
-    /// A simulated transfer, ended at once.
+    /// Simulated: ended at once.
     pub fn take(&mut self, to: Option<Tier>, frees: Option<Tier>) {
         if self.start(Token(u64::MAX), to, frees).is_some() {
             self.end(true);
@@ -251,7 +250,7 @@ impl Copies {
             transfer.fate = Fate::Outdated;
         }
         if let Some(Transfer { to, .. }) = self.transfer.take_if(|transfer| !transfer.involves_device()) {
-            // Host memory taken by a load holds the new contents.
+            // Host memory taken by a load.
             before = before.with(to);
         }
         self.written = true;
@@ -260,7 +259,6 @@ impl Copies {
         Some(Change { gains, loses: before.without(tier) })
     }
 
-    /// All tiers with memory for the block, with its transfer.
     pub fn all(&self) -> TierSet {
         self.held.with(self.transfer.and_then(|transfer| transfer.to))
     }

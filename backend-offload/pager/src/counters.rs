@@ -23,7 +23,7 @@ pub struct Counters {
 pub struct LinkCounts {
     /// Blocks that left by a copy.
     pub evictions: u64,
-    /// Blocks that left without a copy.
+    /// Blocks that left without.
     pub clean_drops: u64,
     /// Blocks whose contents came back.
     pub restores: u64,
@@ -36,7 +36,7 @@ pub struct LinkCounts {
 /// Moves between host and disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskCounts {
-    /// Blocks spilled to disk.
+    /// Blocks spilled.
     pub spilled: u64,
     /// Bytes written to disk.
     pub bytes_to_disk: u64,
@@ -44,7 +44,7 @@ pub struct DiskCounts {
     pub written_ahead: u64,
     /// Blocks loaded from disk.
     pub loaded: u64,
-    /// Blocks loaded before their use.
+    /// Before their use.
     pub loaded_ahead: u64,
     /// Bytes loaded from disk.
     pub bytes_from_disk: u64,

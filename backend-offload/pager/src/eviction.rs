@@ -1,5 +1,5 @@
-//! Eviction: chooses the next block to leave the device. The program's preferences come first, then the
-//! [order](crate::eviction_order) of predicted uses, or recency.
+//! Chooses the next block to leave the device: the program's preferences, then the [order](crate::eviction_order) of
+//! predicted uses, or recency.
 
 use crate::block::{Block, BlockId, Place};
 #[cfg(test)]
@@ -21,7 +21,7 @@ impl Eviction {
         Self { recency: Recency::new(policy), order: EvictionOrder::default() }
     }
 
-    /// The next block to leave, by the forecast.
+    /// By the forecast.
     pub fn planned_victim(&mut self, view: View, room: Limit) -> Option<BlockId> {
         let (forecast, missing) = (view.known()?, view.missing());
         if !self.order.is_awake() {
@@ -43,7 +43,7 @@ impl Eviction {
         victim
     }
 
-    /// The next block to leave, by recency.
+    /// By recency.
     pub fn recent_victim(&self, view: View, room: Limit) -> Option<BlockId> {
         let candidates = view.able(room);
         let foremost = candidates.clone().map(|(_, block)| block.preference).min()?;
@@ -54,7 +54,7 @@ impl Eviction {
         view.blocks.id(index)
     }
 
-    /// Compares a returning block, last used in the operation `last_use`, with those still away.
+    /// Compares a returning block with those still away.
     pub fn note_return(&mut self, view: View, last_use: u64) {
         let (mut older, mut away) = (0, 0);
         for (_, block) in view.blocks.live().filter(|(_, block)| matches!(block.place(), Place::Away(_))) {
@@ -64,7 +64,7 @@ impl Eviction {
         self.recency.restored(older, away);
     }
 
-    /// Drops the order, to be rebuilt for the next victim.
+    /// Drops the order, rebuilt for the next victim.
     pub fn forget_order(&mut self) {
         self.order.sleep();
     }
@@ -78,7 +78,7 @@ impl Eviction {
         }
     }
 
-    /// Enters the operands of the new operation; all blocks if `anew`.
+    /// Enters the new operation's operands; all blocks if `anew`.
     pub fn enter_operands(&mut self, view: View, anew: bool) {
         if !self.order.is_awake() {
             return;

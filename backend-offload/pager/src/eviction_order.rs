@@ -1,13 +1,12 @@
 //! The eviction order while the forecast knows the future. An eviction costs a copy out unless another tier has the
-//! contents, and a copy back before the next use. The program's preferences come first. Blocks of one preference leave
-//! in this order:
+//! contents, and a copy back before the next use. Blocks of one preference leave in this order:
 //!
 //! 1. blocks that cost nothing, largest first;
 //! 2. blocks without a known next use, longest unused first: a known use is at most a period away;
-//! 3. all others, by operations gained per byte copied, those needed within [`NEAR`] operations last.
+//! 3. others, by operations gained per byte copied, those needed within [`NEAR`] operations last.
 //!
 //! A gain counts up to twice the missing bytes. Two copies count as four, since later evictions of a copied block cost
-//! half. Both numbers come from replays. Heap entries may be stale; each use checks them.
+//! half. Replays gave both numbers. Heap entries may be stale; each use checks them.
 //!
 //! Recorded steps move at most a tenth more than the lower bound at 75, 50 and 25 % of their memory
 //! (`bytes_of_recorded_steps_are_on_record_below_recency_and_within_a_tenth_of_the_bound`). More memory never moves
@@ -18,17 +17,16 @@ use crate::forecast::Future;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Operations ahead whose operands leave last.
+/// Operands of so many next operations leave last.
 const NEAR: u64 = 4;
 
-/// The most empty classes kept, to save allocations.
 const MOST_EMPTY: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EvictionCost {
     /// No copy.
     Free,
-    /// Unknown next use; smaller `recent` leaves earlier.
+    /// Smaller `recent` leaves earlier.
     Unknown { recent: u64 },
     /// Used or freed by operation `due`; takes one or two `copies`.
     Known { due: u64, copies: u64 },
@@ -53,7 +51,7 @@ impl EvictionCost {
         matches!(self, Self::Known { due, .. } if due <= now + NEAR)
     }
 
-    /// Greater leaves earlier, among blocks of one preference.
+    /// Greater leaves earlier, within one preference.
     fn rank(self, now: u64, bytes: u64, missing: u64, index: u32) -> (u8, u64, u64, u64, Reverse<u32>) {
         let index = Reverse(index);
         match self {
@@ -62,7 +60,7 @@ impl EvictionCost {
             Self::Known { due, copies } => {
                 let gained = u128::from(due - now) * u128::from(bytes.min(missing.saturating_mul(2)));
                 let paid = u128::from(bytes.max(1)) * u128::from(copies * copies);
-                // Fixed point, so that small gains are not rounded to zero.
+                // Fixed point: small gains are not rounded to zero.
                 let worth = (gained << 16) / paid;
                 (u8::from(!self.is_near(now)), u64::try_from(worth).unwrap_or(u64::MAX), due, bytes, index)
             }
@@ -93,7 +91,6 @@ enum Kind {
     Known { copies: u64, bytes: u64 },
 }
 
-/// Blocks of one class never change their order.
 type Class = (Preference, Kind);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -139,27 +136,26 @@ impl Resident {
 pub(crate) struct EvictionOrder {
     heaps: Vec<(Class, BinaryHeap<Entry>)>,
     entries: usize,
-    /// Known ones, soonest first, to find those that have passed.
+    /// Known ones, soonest first: the next to pass.
     passing: BinaryHeap<Reverse<Entry>>,
     awake: bool,
     asked: bool,
-    /// Blocks that may not leave now, during a search.
+    /// Those that may not leave, during a search.
     aside: Vec<Entry>,
     moved: Vec<Resident>,
 }
 
 impl EvictionOrder {
-    /// Whether entries are kept; otherwise rebuild before use.
+    /// Otherwise rebuild before use.
     pub fn is_awake(&self) -> bool {
         self.awake
     }
 
-    /// Whether most entries are stale.
     pub fn is_stale(&self, live: u64) -> bool {
         (self.entries + self.passing.len()) as u64 > 8 * live + 256
     }
 
-    /// Drops all entries. Returns whether to rebuild them: not if no victim was wanted since.
+    /// Returns whether to rebuild: not if no victim was wanted since.
     pub fn clear(&mut self) -> bool {
         if self.heaps.len() > MOST_EMPTY {
             self.heaps.clear();
@@ -171,7 +167,6 @@ impl EvictionOrder {
         self.awake
     }
 
-    /// Whether blocks with preferences were entered.
     pub fn has_preferences(&self) -> bool {
         let ends = self.heaps.first().into_iter().chain(self.heaps.last());
         ends.map(|((preference, _), _)| *preference).any(|preference| preference != Preference::Policy)
@@ -181,7 +176,6 @@ impl EvictionOrder {
         self.awake = true;
     }
 
-    /// Keeps no entries until a victim is wanted.
     pub fn sleep(&mut self) {
         self.asked = false;
         self.clear();
@@ -201,8 +195,8 @@ impl EvictionOrder {
         self.entries += 1;
     }
 
-    /// The first to leave that `may_leave`, where `missing` bytes are wanted. `look` returns a block and its cost, or
-    /// `None` off the device.
+    /// The first that `may_leave`, where `missing` bytes are wanted. `look` returns a block and its cost, or `None` off
+    /// the device.
     pub fn first(
         &mut self,
         now: u64,
@@ -235,7 +229,7 @@ impl EvictionOrder {
         }
     }
 
-    /// The first of one class that may leave. Blocks with stale entries go to `moved`.
+    /// The first of one class. Blocks with stale entries go to `moved`.
     fn top(
         &mut self,
         at: usize,
@@ -267,7 +261,7 @@ impl EvictionOrder {
     }
 }
 
-/// The first to leave, by a search of all blocks.
+/// By a search of all blocks.
 #[cfg(test)]
 pub(crate) fn first_of(blocks: impl Iterator<Item = Resident>, now: u64, missing: u64) -> Option<BlockId> {
     blocks.max_by_key(|found| found.rank(now, missing)).map(|found| found.id)

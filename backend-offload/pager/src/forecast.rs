@@ -1,5 +1,5 @@
-//! The forecast: predicts the next use of each block from the program's past. A cursor into the [`History`] points at
-//! an earlier operation like the current one, after like operations. What followed there is predicted. Sizes may differ
+//! Predicts each block's next use. A cursor into the [`History`] points at an earlier operation like the current one,
+//! after like operations. What followed there is predicted. Sizes may differ
 //! (`a_step_is_foretold_although_some_blocks_have_other_sizes_each_time`).
 //!
 //! Without a like past, recency decides (`a_program_that_never_repeats_is_left_to_recency`). An interruption costs no
@@ -14,7 +14,7 @@ pub(crate) struct Outlook {
     generation: u32,
     /// The operation before its insertion.
     born: u64,
-    /// The operation of its last use; 0 for none.
+    /// Operation of its last use; 0 for none.
     used: u64,
     /// The first operation of this step with the block, or with the one it replaces.
     first: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Outlook {
     inherits: bool,
     /// Place of its last use.
     place: u64,
-    /// The operation before which it is used or freed; 0 if unknown.
+    /// Operation before which it is used or freed; 0 if unknown.
     due: u64,
     operand: usize,
     ends: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Outlook {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Future {
-    /// Unknown, or a predicted use did not happen.
+    /// Or a predicted use did not happen.
     Unknown,
     /// Used in this many operations.
     Used(u64),
@@ -74,7 +74,7 @@ pub(crate) enum Course {
 pub(crate) struct Forecast {
     trace: History,
     outlooks: Vec<Outlook>,
-    /// The past operation that corresponds to the current one.
+    /// The past operation like the current one.
     cursor: Option<u64>,
     /// Operations in a row with other sizes.
     resized: u64,
@@ -83,20 +83,18 @@ pub(crate) struct Forecast {
     /// First operations of marked steps, in order.
     beginnings: [u64; BEGINNINGS],
     marked: bool,
-    /// Past operations that a search may still visit. Each operation adds a few, so frequent changes of place cost no
+    /// Past operations that a search may still visit. Each operation adds a few: frequent changes of place cost no
     /// more.
     credit: u64,
     began: Began,
-    /// The latest marked step whose start replaced all predictions.
+    /// The marked step whose start replaced all predictions.
     anchored: u64,
 }
 
-/// The start of the marked step.
 #[derive(Debug, Clone, Copy, Default)]
 struct Began {
     /// The last operation before.
     after: u64,
-    /// Uses before.
     uses: u64,
 }
 
@@ -173,7 +171,6 @@ impl Forecast {
         })
     }
 
-    /// The block at this operand of an operation.
     pub fn operand(&self, number: u64, operand: usize) -> Option<BlockId> {
         self.trace.block(self.trace.uses(number).nth(operand)?)
     }
@@ -200,8 +197,7 @@ impl Forecast {
         self.outlooks[index] = Outlook { generation: id.generation, born: self.now(), ..Outlook::default() };
     }
 
-    /// The recency of a block with unknown future: its last use plus its time in use, since a block used throughout a
-    /// step is used early in the next.
+    /// With unknown future: last use plus time in use. A block used throughout a step is used early in the next.
     pub fn recent(&self, id: BlockId) -> u64 {
         self.outlook(id).map_or(0, |outlook| {
             let used = outlook.used.max(outlook.born);
@@ -217,7 +213,7 @@ impl Forecast {
         }
     }
 
-    /// The freed block's replacement is one of its size, new in its last operation.
+    /// The replacement of a freed block has its size and is new in its last operation.
     fn pass_on(&mut self, freed: &Outlook) {
         let (bytes, _) = self.trace.size(freed.place);
         for place in self.trace.uses(freed.used) {
@@ -242,7 +238,6 @@ impl Forecast {
         self.began = Began { after: now, uses };
     }
 
-    /// Adds an operation over these blocks.
     pub fn observe(&mut self, operands: &(impl Iterator<Item = Named> + Clone)) -> Course {
         let number = self.trace.end();
         self.credit = (self.credit + 2).min(number);
@@ -324,7 +319,7 @@ impl Forecast {
         }
     }
 
-    /// Whether both operations have equally many operands, each new or used as in the other.
+    /// Whether both have equally many operands, each new or used as in the other.
     fn has_such_operands(&self, number: u64, past: u64) -> bool {
         let (here, there) = (self.trace.uses(number), self.trace.uses(past));
         here.end - here.start == there.end - there.start
@@ -338,8 +333,8 @@ impl Forecast {
         self.trace.block(place).and_then(|id| self.outlook(id)).is_some_and(|outlook| outlook.used > 0)
     }
 
-    /// Whether this operation names the predicted blocks, in any size: each from the same place as in `past`, or unused
-    /// as there.
+    /// Whether this operation names the predicted blocks, in any size: each from the same place as in `past`, or
+    /// unused.
     fn differs_in_sizes(&self, number: u64, past: u64) -> bool {
         let (here, there) = (self.trace.uses(number), self.trace.uses(past));
         let as_many = here.end - here.start == there.end - there.start && !here.is_empty();
@@ -375,7 +370,7 @@ impl Forecast {
         }
     }
 
-    /// Replaces predictions for used blocks at another place.
+    /// Replaces predictions at another place.
     fn anchor(&mut self, number: u64, past: u64, begins: bool) {
         let period = number - past;
         // A marked step pays for its own search.
@@ -388,7 +383,7 @@ impl Forecast {
             }
             let mut replacements =
                 Replacements::new(self.trace.uses(past + 1).start..self.trace.uses(number).start);
-            // Backwards, so that the earliest use remains.
+            // Backwards: the earliest use remains.
             for then in (past + 1..number).rev() {
                 replacements.look_at(&self.trace, then);
                 for place in self.trace.uses(then) {

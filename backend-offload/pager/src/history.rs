@@ -1,18 +1,18 @@
-//! The trace: the latest operations of the program, and the next use or end of each operand.
+//! The program's latest operations, and the next use or end of each operand.
 //!
-//! A step repeats, but its block ids do not, so a block is known by the place of its latest use. Operations with
-//! operands of equal sizes look alike; [`CONTEXT`] in a row find a place. Full rings are reused, without allocations.
+//! A step repeats, but not its block ids: a block is known by the place of its latest use. Operations with operands of
+//! equal sizes look alike; [`CONTEXT`] in a row find a place. Full rings are reused, without allocations.
 
 use crate::block::BlockId;
 
 /// Like operations in a row that find a place.
 pub(crate) const CONTEXT: u64 = 4;
 
-/// Operations remembered: dozens of steps of small models, several of large ones.
+/// Dozens of steps of small models, several of large ones.
 const MOST_OPERATIONS: usize = 1 << 18;
 const MOST_USES: usize = 1 << 20;
 
-/// Marked steps that are longer make the rings grow, up to this factor.
+/// Longer marked steps make the rings grow, up to this factor.
 const LONGEST: usize = 1 << 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(crate) enum Next {
     Freed(u64),
 }
 
-/// [`Next`] in four bytes. Distances beyond two billion are unknown.
+/// In four bytes. Distances beyond two billion are unknown.
 #[derive(Debug, Clone, Copy, Default)]
 struct PackedNext(u32);
 
@@ -71,10 +71,9 @@ struct Use {
     block: BlockId,
     next: PackedNext,
     size: PackedSize,
-    /// Its operand position in its next operation.
+    /// Position among its next operation's operands.
     operand: u16,
     written: bool,
-    /// No operation used it before.
     first: bool,
 }
 
@@ -84,7 +83,7 @@ impl Use {
     }
 }
 
-/// Size in units of 512 bytes, rounded up, at most a terabyte; and whether the block was new.
+/// In units of 512 bytes, rounded up, at most a terabyte; and whether the block was new.
 #[derive(Debug, Clone, Copy, Default)]
 struct PackedSize(u32);
 
@@ -107,12 +106,12 @@ impl PackedSize {
     }
 }
 
-/// The log. Numbers of operations and operands only grow.
+/// Numbers of operations and operands only grow.
 #[derive(Debug)]
 pub(crate) struct History {
     operations: Ring<Operation>,
     uses: Ring<Use>,
-    /// The latest operation of each context, by bits of its hash.
+    /// The latest operation by bits of its context's hash.
     latest: Vec<u64>,
 }
 
@@ -138,13 +137,13 @@ impl History {
         self.uses.end
     }
 
-    /// Keeps two steps of so many operations and uses, so that the second is recognised.
+    /// Keeps two steps of so many operations and uses: the second is recognised.
     pub fn keep_steps(&mut self, operations: u64, uses: u64) {
         self.operations.keep(2 * operations, MOST_OPERATIONS * LONGEST);
         self.uses.keep(2 * uses, MOST_USES * LONGEST);
     }
 
-    /// Appends an operation. Returns the latest earlier one of the same context.
+    /// Returns the latest earlier operation of the same context.
     pub fn push(&mut self, operands: impl Iterator<Item = Named>) -> Option<u64> {
         let (first, number) = (self.uses.end, self.end());
         let mut look = 1u64;
@@ -173,7 +172,6 @@ impl History {
     fn reindex(&mut self) {
         self.latest.clear();
         self.latest.resize(self.operations.slots.len() * 2, 0);
-        // Without the operation just pushed.
         for number in self.first()..self.end() - 1 {
             let slot = self.slot(self.operations.slots[self.operations.at(number - 1)].context);
             self.latest[slot] = number;
@@ -193,7 +191,7 @@ impl History {
         look(one).is_some() && look(one) == look(other)
     }
 
-    /// The operands of an operation; empty if forgotten.
+    /// Empty if forgotten.
     pub fn uses(&self, number: u64) -> std::ops::Range<u64> {
         let Some(operation) = self.operation(number) else { return 0..0 };
         let end = self.operation(number + 1).map_or(self.uses.end, |next| next.first);
@@ -212,7 +210,7 @@ impl History {
         self.uses.get(place).map_or((0, false), |used| (used.size.bytes(), used.size.is_new()))
     }
 
-    /// Sets the next use or end of a block; `operand` is its position there.
+    /// `operand` is the position in the next operation.
     pub fn learn(&mut self, place: u64, next: Next, operand: usize) {
         if let Some(used) = self.uses.get_mut(place) {
             let operand = u16::try_from(operand);
@@ -221,7 +219,6 @@ impl History {
         }
     }
 
-    /// The position of the block in its next operation.
     pub fn operand(&self, place: u64) -> usize {
         self.uses.get(place).map_or(0, |used| usize::from(used.operand))
     }
@@ -255,7 +252,6 @@ impl History {
 #[derive(Debug)]
 struct Ring<T> {
     slots: Vec<T>,
-    /// The oldest item.
     begin: u64,
     end: u64,
     most: usize,

@@ -1,7 +1,7 @@
 //! Room on the host: drops copies and spills blocks until enough bytes are free. An operation takes steps one by one.
-//! For the program's own memory all steps are chosen first, so none is in vain
+//! For the program's own memory all steps are chosen first: none is in vain
 //! (`no_block_spills_if_that_cannot_make_room`). Sums of bytes do not suffice: blocks are whole, the disk uses pages,
-//! and copies in progress stay.
+//! copies in progress stay.
 
 use crate::block::{Block, BlockId, Place, Tier};
 use crate::fault::{Shortage, Stop};
@@ -10,7 +10,6 @@ use crate::rooms::Rooms;
 use crate::steps::Step;
 use crate::view::View;
 
-/// The tiers below the device after future steps.
 struct Foreseen {
     blocks: Vec<(BlockId, Block)>,
     rooms: Rooms,
@@ -37,7 +36,7 @@ impl View<'_> {
         Ok(steps)
     }
 
-    /// The next step towards `wanted` free bytes; `None` once they are free.
+    /// Towards `wanted` free bytes; `None` once they are free.
     pub fn make_host_room(self, wanted: u64, rooms: Rooms) -> Result<Option<Step>, Stop> {
         if rooms.host.allows(wanted) {
             return Ok(None);
@@ -53,13 +52,13 @@ impl View<'_> {
         }
     }
 
-    /// The next step: drop a host copy, spill, or free disk space for a spill.
+    /// Drop a host copy, spill, or free disk space for a spill.
     fn next_to_make_way<'a>(
         self,
         live: impl Iterator<Item = (BlockId, &'a Block)> + Clone,
         rooms: Rooms,
     ) -> Option<Step> {
-        // Costs at most one copy over the link; none if the disk has the contents.
+        // At most one copy over the link; none if the disk has the contents.
         if let Some(block) = largest_duplicate(live.clone()) {
             return Some(Step::DropCopy { block, tier: Tier::Host });
         }
@@ -83,7 +82,7 @@ impl View<'_> {
     }
 }
 
-/// The largest host copy of a block on the device; those also on disk first.
+/// Largest host copy of a block on the device; those also on disk first.
 fn largest_duplicate<'a>(live: impl Iterator<Item = (BlockId, &'a Block)>) -> Option<BlockId> {
     let is_duplicate = |block: &Block| {
         block.place() == Place::Device { clean: Some(Tier::Host) } && block.copies.moving().is_none()
@@ -92,7 +91,7 @@ fn largest_duplicate<'a>(live: impl Iterator<Item = (BlockId, &'a Block)>) -> Op
     duplicates.max_by_key(|(_, block)| (block.is_on_disk(), block.bytes)).map(|(id, _)| id)
 }
 
-/// The block that gives up its place on a full disk: host ones first, then device ones.
+/// On a full disk: host ones first, then device ones.
 fn spare_on_disk<'a>(
     mut live: impl Iterator<Item = (BlockId, &'a Block)> + Clone,
     rooms: Rooms,

@@ -57,18 +57,15 @@ impl Ledger {
         (self.budget, self.driver) = (budget, Limit::NONE);
     }
 
-    /// The driver refused `bytes` more.
     pub(crate) fn note_refusal(&mut self, bytes: u64) {
         let refused = self.reserved().saturating_add(bytes);
         self.driver = Limit::bytes(self.driver.cut(refused.saturating_sub(1)));
     }
 
-    /// The driver is asked for all of the budget again.
     pub(crate) fn forget_refusals(&mut self) {
         self.driver = Limit::NONE;
     }
 
-    /// The driver is asked for `bytes` more than are resident.
     pub(crate) fn ask_driver(&mut self, bytes: u64) {
         let asked = self.resident.saturating_add(bytes);
         self.driver = self.driver.get().map_or(Limit::NONE, |driver| Limit::bytes(driver.max(asked)));
@@ -78,12 +75,11 @@ impl Ledger {
         self.driver != Limit::NONE
     }
 
-    /// The budget, or what the driver gives of it.
     pub(crate) fn limit(&self) -> Limit {
         Limit::from(self.budget.get().into_iter().chain(self.driver.get()).min())
     }
 
-    /// Whether only earlier refusals of the driver forbid `bytes` more than are resident.
+    /// Whether only the driver's earlier refusals forbid `bytes` more.
     pub(crate) fn driver_forbids(&self, bytes: u64) -> bool {
         !self.fits_without(0, bytes) && self.budget.allows_more(self.resident, bytes)
     }
@@ -149,7 +145,6 @@ impl Ledger {
         self.limit().allows_more(self.reserved(), bytes)
     }
 
-    /// Whether `bytes` more fit without an eviction.
     pub(crate) fn has_room(&self, bytes: u64, arena: Arena) -> bool {
         self.has_spare(arena, bytes) || self.fits(bytes)
     }
@@ -159,7 +154,7 @@ impl Ledger {
         self.limit().allows_more(self.resident.saturating_sub(leaving), bytes)
     }
 
-    /// Posts a change of one block. An error changes nothing.
+    /// An error changes nothing.
     pub(crate) fn post(&mut self, bytes: u64, arena: Arena, change: Change) -> Result<(), Fault> {
         let Change { gains, loses } = change;
         let (mut resident, mut spare) = (self.resident, self.spare);

@@ -11,8 +11,8 @@
 //! Invariant: `resident + spare <= budget` before and after every step. *Spare* slices await reuse in the allocator;
 //! moving blocks are resident. The sole exception, [`Oversized::RunAlone`], is counted.
 //!
-//! Decisions depend on the program and the budget alone (`every_decision_of_small_programs_is_the_one_on_record`).
-//! Hints and policies change only how many bytes move (`the_program_may_say_who_leaves_first_and_last`).
+//! Decisions depend on program and budget alone (`every_decision_of_small_programs_is_the_one_on_record`). Hints and
+//! policies change only how many bytes move (`the_program_may_say_who_leaves_first_and_last`).
 //!
 //! Operations of a program that fits allocate nothing (`operations_of_a_program_that_fits_allocate_nothing`); others
 //! allocate at most once (`operations_of_a_program_of_which_half_fits_allocate_at_most_once_each`).

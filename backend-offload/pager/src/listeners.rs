@@ -83,7 +83,7 @@ impl Listeners {
         }
     }
 
-    /// Notes an operation. The forecast learns only under a budget, as nothing leaves without one.
+    /// The forecast learns only under a budget: nothing leaves without one.
     pub fn operation(&mut self, blocks: &Blocks, request: &Request) -> Option<Course> {
         let operands = request.operands();
         if let Some(recorder) = &mut self.recorder {

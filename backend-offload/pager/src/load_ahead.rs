@@ -1,6 +1,6 @@
 //! Loads ahead: brings blocks on disk with a known next use to the host early
 //! (`a_block_is_loaded_ahead_only_if_its_next_use_is_known`). They replace blocks that the disk has and that are needed
-//! three times as late or later. Otherwise an operation that fills the host would spill the loaded block first.
+//! three times as late or later: otherwise an operation that fills the host would spill the loaded block first.
 //!
 //! One block loads at a time. It takes host memory at once, and stays on disk until complete. An operation that needs
 //! it completes the load (`an_operation_finishes_what_is_under_way_and_makes_no_other_room_for_it`).
@@ -12,15 +12,14 @@ use crate::rooms::Rooms;
 use crate::steps::Step;
 use crate::view::View;
 
-/// A block spills for a loaded one if needed this many times as late. With 2, reads increase.
+/// A block that spills for a loaded one is needed this many times as late. With 2, reads increase.
 const LATER: u64 = 3;
 
-/// Blocks chosen at a time.
 const SOON: usize = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct LoadAhead {
-    /// Spills and loads, in reverse order.
+    /// In reverse order.
     chosen: Vec<Step>,
     at: u64,
 }
@@ -30,7 +29,7 @@ impl LoadAhead {
         self.chosen.clear();
     }
 
-    /// The next load, or the next spill of a block on disk.
+    /// A load, or a spill of a block on disk.
     pub fn next(&mut self, view: View, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
         if let Some((_, block)) = view.blocks.loading() {
             return Some(Step::LoadAhead { block });
@@ -66,7 +65,7 @@ fn to_be_exchanged(view: View, room: Limit) -> Vec<Step> {
     let (Some(forecast), Some(mut room)) = (view.known(), room.get()) else { return Vec::new() };
     let resting = view.blocks.live().filter(|(_, block)| block.rests_on_host());
     let resting = resting.map(|(id, block)| (view.depth(id, block), id, block));
-    // A block needed later would be the next to spill.
+    // Any block needed later would be the next to spill.
     let latest = resting.clone().map(|(depth, ..)| depth).max().unwrap_or(u64::MAX);
     let spilled = resting.filter(|(_, _, block)| block.is_on_disk());
     let mut spilled: Vec<_> = spilled.map(|(depth, id, block)| (depth, id, block.bytes)).collect();
@@ -91,7 +90,6 @@ fn to_be_exchanged(view: View, room: Limit) -> Vec<Step> {
         room -= wanted.bytes;
         steps.push(Step::LoadAhead { block });
     }
-    // Without spills after the last load.
     steps
         .truncate(steps.iter().rposition(|step| matches!(step, Step::LoadAhead { .. })).map_or(0, |n| n + 1));
     steps.reverse();

@@ -3,7 +3,7 @@
 #[derive(Debug, Default)]
 pub(crate) struct MarkedSteps {
     count: u64,
-    /// Blocks that had left at the ends of the last two steps, in order.
+    /// At the ends of the last two steps, in order.
     left: [u64; 2],
 }
 

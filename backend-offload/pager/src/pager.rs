@@ -22,7 +22,7 @@ use crate::rooms::Rooms;
 use crate::steps::Step;
 use crate::view::View;
 
-/// The places of all blocks of one device, and the moves for its operations.
+/// One device's blocks and their places, and the moves for its operations.
 #[derive(Debug)]
 pub struct Pager {
     blocks: Blocks,
@@ -94,7 +94,6 @@ impl Pager {
         self.expects_spilling = true;
     }
 
-    /// Whether the host holds contents, or blocks have left since the previous step began.
     fn is_spilling(&self) -> bool {
         self.blocks.ledger().held(Tier::Host) > 0 || self.steps.spill(self.counters.left())
     }
@@ -127,7 +126,7 @@ impl Pager {
     }
 
     /// Removes a block on the device whose memory a copy still uses. Its bytes are free when the returned move ends.
-    /// `None`, and nothing is done, if it is in a move, as one that was kept while it left.
+    /// `None`, and nothing is done, if it is in a move.
     pub fn discard(&mut self, id: BlockId) -> Result<Option<Token>, Fault> {
         Ok(self.blocks.discard(id)?.inspect(|_| self.listeners.freed(id)))
     }
@@ -148,8 +147,8 @@ impl Pager {
 
     // ---- operations -----------------------------------------------------------------------------------
 
-    /// Starts an operation over `operands`; repeats are allowed. Leaving operands are kept. Returns whether all are on
-    /// the device.
+    /// Starts an operation over `operands`, with repeats or without. Leaving operands are kept. Returns whether all are
+    /// on the device.
     pub fn begin(&mut self, operands: &[BlockId]) -> Result<bool, Stop> {
         let (wanted, all_here) = self.name_operands(operands)?;
         if self.blocks.ledger().has_refusals() && self.request.driver_has_rested() {
@@ -266,7 +265,7 @@ impl Pager {
         step
     }
 
-    /// The next steps to load a block from disk; none unless only the disk has it.
+    /// The next steps to load a block that only the disk has.
     pub fn steps_to_host(&self, block: BlockId, rooms: Rooms) -> Result<Vec<Step>, Stop> {
         self.view().steps_to_host(block, rooms)
     }
@@ -388,7 +387,6 @@ impl Pager {
             }
             Outcome::Spilled { .. } => self.counters.disk.spilled += 1,
             Outcome::WrittenAhead { .. } => self.counters.disk.written_ahead += 1,
-            // The chosen loads counted on its room.
             Outcome::Unmoved { .. } => self.prefetch.loads.forget(),
             Outcome::Dropped { .. } | Outcome::Removed { .. } => {}
         }
@@ -427,7 +425,6 @@ impl Pager {
     pub fn trimmed(&mut self) {
         self.counters.memory.trims += 1;
         self.blocks.trim();
-        // Ask the driver again before evicting more.
         self.request.appease_driver();
     }
 
@@ -453,14 +450,14 @@ impl Pager {
         if prefers_host || !self.blocks.ledger().has_room(bytes, arena) { Tier::Host } else { Tier::Device }
     }
 
-    /// Whether to sweep, for adapters that find dead blocks by sweeps alone. Bounds the device to the live blocks, a
-    /// small part more, and one block, at constant time per insertion.
+    /// Whether to sweep, for adapters without reports of drops. Bounds the device to the live blocks, a small part
+    /// more, and one block.
     pub fn sweep_pays(&self) -> bool {
         self.request.sweep_pays(self.blocks.count(), self.blocks.ledger().resident())
     }
 
-    /// Whether the allocator holds far more than the peak use, as with changing sizes: a spare slice serves only its
-    /// own size.
+    /// Whether the allocator holds far more than the peak use, as with changing sizes: a spare slice serves its own
+    /// size.
     pub fn keeps_spare_memory(&self) -> bool {
         self.blocks.ledger().keeps_spare_memory()
     }

@@ -1,8 +1,8 @@
 //! The eviction policy: a pure decision over last uses.
 //!
-//! Backward passes need the last-used block first, so the *least* recently used one should leave. The optimizer step
-//! and the next forward pass sweep: they need the longest-unused block first, so the *most* recently used one should
-//! leave. [`Policy::Recency`] assumes a sweep when restored blocks are the longest unused.
+//! Backward passes need the last-used block first: the *least* recently used one should leave. The optimizer step and
+//! the next forward pass sweep: they need the longest-unused block first, so the *most* recently used one should leave.
+//! [`Policy::Recency`] assumes a sweep when restored blocks are the longest unused.
 
 /// How victims are chosen. Changes only how many bytes move, never results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -17,10 +17,10 @@ pub enum Policy {
     LeastRecentlyUsed,
 }
 
-/// Most-recently-used victims exclude blocks of this many last operations: their results are read next.
+/// Blocks of this many last operations are no such victims: their results are read next.
 const WARM_OPERATIONS: u64 = 16;
 
-/// Restores in a row that begin or end a sweep.
+/// In a row, to begin or end a sweep.
 const CONVICTION: i32 = 8;
 
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ impl Recency {
         Self { policy, sweeping: 0 }
     }
 
-    /// Notes a restored block: `older` of the `away` blocks still away were unused longer.
+    /// `older` of the `away` blocks still away were unused longer.
     pub fn restored(&mut self, older: usize, away: usize) {
         if away < 2 {
             return;

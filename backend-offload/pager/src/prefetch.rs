@@ -1,6 +1,6 @@
-//! Prefetch: starts moves before the operation that needs them, for adapters with asynchronous moves.
+//! Prefetch: starts moves before their operation, for adapters with asynchronous moves.
 //!
-//! The [schedule](crate::schedule) predicts the moves, so they cost no extra bytes. They take no memory from earlier
+//! The [schedule](crate::schedule) predicts the moves: they cost no extra bytes. They take no memory from earlier
 //! operations (`the_budget_holds_while_moves_are_ahead`). If everything fits, there are none
 //! (`a_step_that_fits_moves_nothing_ahead`). On the stand-in for CUDA, deep programs hide nine tenths of the copies
 //! that can be hidden (`a_deep_transformer_hides_its_copies`).
@@ -19,14 +19,13 @@ use crate::write_ahead::WriteAhead;
 /// Operations that the schedule reaches ahead.
 const FAR: u64 = 1 << 13;
 
-/// The most copies off the device in progress. One would leave the link idle between operations; many would delay
-/// urgent copies.
+/// Copies off the device in progress. One leaves the link idle between operations; many delay urgent copies.
 const LEAVING: usize = 32;
 
-/// Operations planned at a time, to delay no operation for long.
+/// Planned at a time, to delay no operation for long.
 const PLAYED: u32 = 8;
 
-/// The fewest operations between rebuilds of a schedule that is wrong, or ended by another preference or limit.
+/// Operations between rebuilds of a schedule that is wrong or ended early.
 const OFTEN: u64 = 256;
 
 /// A link on which moves are started ahead.
@@ -47,7 +46,6 @@ pub(crate) struct Prefetch {
     pub writes: WriteAhead,
 }
 
-/// Moves ahead between host and device.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
     enabled: bool,
@@ -55,7 +53,7 @@ pub(crate) struct Ahead {
     begun: u64,
     /// An unpredicted eviction was needed.
     wrong: bool,
-    /// Another preference or limit ended the last schedule.
+    /// By another preference or limit.
     ended: bool,
     leaves: RecentActivity,
 }
@@ -71,7 +69,7 @@ impl Ahead {
         self.enabled
     }
 
-    /// The next step for later operations. `left` counts departed blocks.
+    /// `left` counts departed blocks.
     pub fn next(&mut self, view: View, left: u64, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
         if !self.enabled || view.known().is_none() || view.request.driver().refuses() {
             return None;
@@ -88,7 +86,6 @@ impl Ahead {
         }
     }
 
-    /// For another preference or limit.
     pub fn end_schedule(&mut self) {
         (self.schedule, self.ended) = (None, true);
     }
@@ -119,7 +116,7 @@ impl Ahead {
         Some(schedule)
     }
 
-    /// The predicted block that leaves for the current operation.
+    /// That leaves for the current operation.
     pub fn scheduled_victim(&mut self, view: View, room: Limit) -> Option<BlockId> {
         let mut schedule = self.schedule.take()?;
         let first = first_leave(&mut schedule, view).map(|(id, _)| id);
@@ -139,7 +136,7 @@ fn named(view: View<'_>, name: Name) -> Option<(BlockId, &Block)> {
     Some((id, view.blocks.get(id)?))
 }
 
-/// The first block to leave, if it is where the schedule has it.
+/// If it is where the schedule has it.
 fn first_leave(schedule: &mut Schedule, view: View) -> Option<(BlockId, Leave)> {
     let forecast = view.known()?;
     while let Some(leave) = schedule.first_leave(forecast.now()) {
@@ -178,7 +175,6 @@ fn return_ahead(schedule: &mut Schedule, view: View) -> Option<Step> {
         }
         match named(view, first.name) {
             Some((id, block)) if block.place() == Place::Away(Tier::Host) => {
-                // Its operation brings it.
                 if block.stuck_in == view.request.number() || highest > budget as i64 {
                     return None;
                 }

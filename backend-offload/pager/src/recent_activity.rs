@@ -1,4 +1,4 @@
-//! Whether an event occurred in the current or the previous period of the program.
+//! Whether an event occurred in the current or the previous period.
 
 #[derive(Debug, Default)]
 pub(crate) struct RecentActivity {
@@ -8,7 +8,7 @@ pub(crate) struct RecentActivity {
 }
 
 impl RecentActivity {
-    /// Whether the event occurred in this or the previous period; `count` is its count at the operation `now`.
+    /// `count`: the event's count at the operation `now`.
     pub fn is_active(&mut self, now: u64, period: u64, count: u64) -> bool {
         let (began, occurred) = self.began;
         if now >= began + period {

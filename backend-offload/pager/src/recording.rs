@@ -1,8 +1,8 @@
-//! Recordings: a program's requests to a pager. [`Pager::record`](crate::Pager::record) makes them; the crate
-//! `pager-replay` replays them under any budget. Blocks are numbered by birth.
+//! A program's requests to a pager. [`Pager::record`](crate::Pager::record) makes recordings; the crate `pager-replay`
+//! replays them under any budget. Blocks are numbered by birth.
 //!
 //! The file is a magic number, then events: a byte for the kind, and varints of 7 bits a byte, low bits first. An
-//! operand is the count of births since its own, so like parts have the same bytes. A [kept](Recording::to_bytes)
+//! operand is the count of births since its own: like parts have the same bytes. A [kept](Recording::to_bytes)
 //! recording stores those once ([`repeats`](crate::repeats)). New kinds keep older files valid.
 
 use crate::block::{Arena, BlockId};
@@ -338,7 +338,7 @@ impl Reader<'_> {
 pub struct Recorder {
     writer: Writer,
     numbers: Vec<usize>,
-    /// Operands of the latest operation, whose writes are known only afterwards, and its flops.
+    /// Its operands, whose writes are known only afterwards, and its flops.
     open: Option<(Vec<Operand>, u64)>,
 }
 

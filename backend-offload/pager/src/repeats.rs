@@ -1,21 +1,21 @@
-//! Repeats: stretches of events that occurred before, byte for byte, as in like layers. One event stands for a stretch,
-//! by distance and count; the two may overlap.
+//! Stretches of events that occurred before, byte for byte, as in like layers. One event stands for a stretch, by
+//! distance and count; the two may overlap.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 pub(crate) const REPEAT: u8 = 10;
 
-/// The most repeated events in a recording. Without it a few damaged bytes could fill memory.
+/// Without a limit a few damaged bytes could fill memory.
 const MOST: usize = 1 << 20;
 
-/// Events in a row that identify like stretches.
+/// In a row, to identify like stretches.
 const ALIKE: usize = 3;
 
 /// Earlier stretches to compare, the latest first.
 const TRIED: usize = 64;
 
-/// Most bytes of a repeat, approximately.
+/// Bytes of a repeat, at most, roughly.
 const COST: usize = 6;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Repeats {
         Some(place)
     }
 
-    /// Repeats that shorten `events` most, in order. Each event is a range of `bytes`.
+    /// Those that shorten `events` most, in order. Each event is a range of `bytes`.
     pub fn found(bytes: &[u8], events: &[Range<usize>]) -> Vec<Repeat> {
         let mut numbers = HashMap::new();
         let same: Vec<usize> = events

@@ -1,10 +1,10 @@
-//! Replacements: new blocks that replaced old ones in a period. In each step Burn's optimizers replace a parameter's
-//! block. The new block is inserted in the last operation on the old one, has its size, and takes over its uses.
+//! New blocks that replaced old ones in a period, as Burn's optimizers do with parameters' blocks. The new block is
+//! inserted in the last operation on the old one, has its size, and takes over its uses.
 
 use crate::block::BlockId;
 use crate::history::{History, Next};
 
-/// By place: the block that replaced the one there, found backwards from the period's end.
+/// By place, found backwards from the period's end.
 #[derive(Debug)]
 pub(crate) struct Replacements {
     begin: u64,
@@ -32,7 +32,7 @@ impl Replacements {
         self.index(place).is_some_and(|index| self.inherits[index])
     }
 
-    /// Visits an operation after all later ones.
+    /// After all later ones.
     pub fn look_at(&mut self, trace: &History, number: u64) {
         let places = trace.uses(number);
         for place in places.clone() {

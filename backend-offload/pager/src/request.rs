@@ -6,18 +6,16 @@ use crate::rest::Rest;
 /// One operation from [`Pager::begin`](crate::Pager::begin) to the next.
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// Counts operations; the clock of last uses.
+    /// Counts operations: the clock of last uses.
     number: u64,
     wanted: Wanted,
     driver: Driver,
-    /// After the driver's refusals, over operations.
     rest: Rest,
     /// Blocks with failed copies are tried once more.
     second_try: bool,
     swept: bool,
-    /// The operation of the last sweep.
     swept_at: u64,
-    /// Blocks and bytes inserted since.
+    /// Blocks and bytes inserted since the last sweep.
     unswept: (u64, u64),
 }
 
@@ -34,9 +32,9 @@ enum Wanted {
 pub(crate) enum Driver {
     /// No refusal, or memory given back since.
     Willing,
-    /// Refused: room must be made beyond the budget.
+    /// Room must be made beyond the budget.
     Refused,
-    /// Refused with nothing left to evict; asked once more.
+    /// With nothing left to evict; asked once more.
     LastRequest,
     /// Refused the last request too.
     RefusedAgain,
@@ -62,7 +60,7 @@ impl Driver {
     }
 }
 
-/// A sweep pays once dead blocks may hold this part of the device.
+/// Once dead blocks may hold this part of the device, a sweep pays.
 const DEAD_PART: u64 = 32;
 
 impl Request {
@@ -89,7 +87,7 @@ impl Request {
         (self.second_try, self.swept) = (false, false);
     }
 
-    /// Starts the next operation. Returns an empty list to reuse for operands.
+    /// Returns an empty list to reuse for operands.
     pub fn next(&mut self) -> Vec<BlockId> {
         self.begin();
         let Wanted::Operands { blocks, .. } = &mut self.wanted else { return Vec::new() };
@@ -98,7 +96,7 @@ impl Request {
         blocks
     }
 
-    /// Sets the operands; the first `arrived` are on the device.
+    /// The first `arrived` are on the device.
     pub fn name(&mut self, blocks: Vec<BlockId>, arrived: usize) {
         self.wanted = Wanted::Operands { blocks, arrived };
     }
@@ -147,12 +145,10 @@ impl Request {
         self.rest.begin(self.number);
     }
 
-    /// Whether the driver may be asked again for as much as it refused.
     pub fn driver_has_rested(&self) -> bool {
         self.rest.is_over(self.number)
     }
 
-    /// Notes that the driver gave memory, or got some back.
     pub fn appease_driver(&mut self) {
         self.driver = self.driver.appeased();
     }
@@ -161,7 +157,6 @@ impl Request {
         self.driver = Driver::LastRequest;
     }
 
-    /// Allows failed copies one second try.
     pub fn grants_second_try(&mut self) -> bool {
         !std::mem::replace(&mut self.second_try, true)
     }
@@ -180,7 +175,7 @@ impl Request {
         self.unswept = (self.unswept.0 + 1, self.unswept.1.saturating_add(bytes));
     }
 
-    /// A sweep visits all blocks, so many blocks make it rarer.
+    /// A sweep visits all blocks: many make it rarer.
     pub fn sweep_is_due(&self, most_blocks: u64) -> bool {
         self.number - self.swept_at > most_blocks / 64
     }

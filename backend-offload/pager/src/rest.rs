@@ -1,7 +1,7 @@
-//! Rests of the driver: for how many operations it is not asked again for as much as it refused. Another process may
-//! hold the memory for long, and a refusal costs far more than an eviction.
+//! For how many operations the driver is not asked again for as much as it refused. Another process may hold the memory
+//! for long, and a refusal costs far more than an eviction.
 
-/// Operations after a first refusal; twice as many after each one that follows soon.
+/// Operations after a first refusal; doubled for each that follows soon.
 const SHORTEST: u64 = 256;
 const LONGEST: u64 = 1 << 16;
 
@@ -12,7 +12,6 @@ pub(crate) struct Rest {
 }
 
 impl Rest {
-    /// The driver refused in operation `now`.
     pub fn begin(&mut self, now: u64) {
         if now < self.until {
             return;

@@ -74,7 +74,7 @@ impl Room<'_> {
             Ok(Some(step)) => Ok(step),
             Ok(None) if from == Some(Tier::Disk) => self.view().load(id, rooms()),
             Ok(None) => Ok(bring),
-            // An earlier refusal is no reason to fail, as the driver may give more now.
+            // The driver may give more than it earlier refused.
             Err(Stop::Shortage(_))
                 if !self.request.driver().refuses() && self.blocks.ledger().driver_forbids(bytes) =>
             {
@@ -110,7 +110,7 @@ impl Room<'_> {
         }
     }
 
-    /// The next step towards room for `bytes`; `None` if there is room.
+    /// `None` if there is room for `bytes`.
     fn make_room(
         &mut self,
         bytes: u64,
@@ -134,13 +134,12 @@ impl Room<'_> {
         }
         match self.give_way(bytes, rooms()) {
             Ok(Step::Evict { copy: Some(_), .. }) if !self.request.is_swept() => Ok(Some(Step::Sweep)),
-            // A move that ends may make room.
             Err(Stop::Shortage(_)) if let Some(token) = self.blocks.oldest() => Ok(Some(Step::Wait(token))),
             other => other.map(Some),
         }
     }
 
-    /// The next block to leave, if `room` allows its copy.
+    /// The next to leave, if `room` allows its copy.
     fn victim(&mut self, room: Limit) -> Option<BlockId> {
         let view = View { blocks: self.blocks, request: self.request, forecast: self.forecast };
         if view.known().is_some()

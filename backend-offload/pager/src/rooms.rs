@@ -1,7 +1,7 @@
-//! Bytes left in the tiers below the device, and loads from disk.
+//! Bytes left below the device, and loads from disk.
 //!
 //! Blocks pass the host unchanged (`any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers`). A loaded block
-//! keeps its disk copy until written, so it spills again for free
+//! keeps its disk copy until written: it spills again for free
 //! (`a_block_spills_again_without_a_write_until_it_changes`). Before a refusal, a full disk drops copies that other
 //! tiers have (`a_full_disk_gives_up_what_other_tiers_have_before_it_refuses`), and operands on the host may spill.
 //! This ends: evicted blocks stay away until the operation is ready, and loads wait for device memory.
@@ -33,12 +33,11 @@ impl Rooms {
         Self { host, disk: Limit::bytes(0), page: 1 }
     }
 
-    /// Bytes of the disk that a block of `bytes` takes.
     pub(crate) fn on_disk(self, bytes: u64) -> u64 {
         bytes.checked_next_multiple_of(self.page).unwrap_or(u64::MAX)
     }
 
-    /// Room on the host for a victim: unlimited if others can spill for it.
+    /// Unlimited if others can spill for it.
     pub(crate) fn for_victims(self) -> Limit {
         if self.disk.allows(1) { Limit::NONE } else { self.host }
     }

@@ -1,5 +1,5 @@
-//! The schedule: moves of predicted operations, simulated with the real eviction order. Early moves cost no more bytes:
-//! a block may leave after its last use, and return once memory is free until its next.
+//! Moves of predicted operations, simulated with the real eviction order. Early moves cost no more bytes: a block may
+//! leave after its last use, and return once memory is free until its next.
 
 use crate::block::{Block, BlockId, Place, Preference};
 use crate::eviction_order::{EvictionCost, EvictionOrder, Resident};
@@ -8,7 +8,7 @@ use crate::memory_profile::MemoryProfile;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Blocks of this many last operations leave only if all others are needed soon: too little time to copy them ahead.
+/// Blocks of so many last operations leave last: too little time to copy them ahead.
 const RESTED: u64 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,7 +32,7 @@ pub(crate) struct Return {
     /// The operation that uses it.
     pub by: u64,
     pub name: Name,
-    /// Bytes of all returns up to this one, included.
+    /// Bytes of all returns up to this one.
     pub until: u64,
 }
 
@@ -78,23 +78,21 @@ impl SimulatedBlock {
 
 type Number = u32;
 
-/// Next uses and ends of simulated blocks. Entries of older generations are stale.
+/// Next uses and ends. Entries of older generations are stale.
 #[derive(Debug, Default)]
 struct Calendar {
     /// Operation, operand, block, generation.
     uses: BinaryHeap<Reverse<(u64, usize, Number, u32)>>,
-    /// The operation before which the block is freed.
+    /// Operation before which the block is freed.
     ends: BinaryHeap<Reverse<(u64, Number, u32)>>,
 }
 
 #[derive(Debug, Default)]
 struct Moves {
-    /// Blocks to leave after a later operation.
     later: BinaryHeap<Reverse<(u64, Leave)>>,
-    /// Blocks that can leave, most urgent first.
+    /// Most urgent first.
     ready: BinaryHeap<Reverse<Leave>>,
     returns: VecDeque<Return>,
-    /// Bytes returned since the beginning.
     returned: u64,
 }
 
@@ -108,13 +106,13 @@ pub(crate) struct Schedule {
     order: EvictionOrder,
     resident: u64,
     moves: Moves,
-    /// Bytes on the device after each operation, less all returns so far, if blocks leave as early as possible.
+    /// Bytes on the device after each operation, less returns so far, if blocks leave as early as possible.
     profile: MemoryProfile,
     operands: Vec<Option<Number>>,
 }
 
 impl Schedule {
-    /// A schedule from the current operation, at most `far` operations ahead.
+    /// At most `far` operations from the current one.
     pub fn begin<'b>(
         forecast: &Forecast,
         blocks: impl Iterator<Item = (BlockId, &'b Block)>,
@@ -274,7 +272,7 @@ impl Schedule {
         }
     }
 
-    /// Brings an operand of an operation that still needs `wanted` bytes.
+    /// For an operation that still needs `wanted` bytes.
     fn bring(&mut self, number: Number, memory: u64, wanted: u64) {
         let block = self.simulated[number as usize];
         while self.resident + block.bytes > memory {
@@ -352,7 +350,7 @@ impl Schedule {
         self.moves.ready.pop();
     }
 
-    /// The first return, and the most bytes in use until then, with earlier returns.
+    /// With the most bytes in use until then, including earlier returns.
     pub fn first_return(&mut self, now: u64) -> Option<(Return, i64)> {
         while self.moves.returns.front().is_some_and(|first| first.by <= now) {
             self.moves.returns.pop_front();

@@ -38,7 +38,7 @@ impl Recording {
         let before = births(&self.events[..begin]);
         let until = before + births(this);
 
-        // Initial blocks and their replacements, by first use.
+        // By first use.
         let mut replacements: Vec<(usize, usize)> = Vec::new();
         let mut known = HashMap::new();
         for (event, (mine, theirs)) in this.iter().zip(next).enumerate() {
@@ -62,7 +62,6 @@ impl Recording {
         Ok(self.cut(this, before, &replacements))
     }
 
-    /// Pairs of blocks in two events; `None` if these differ.
     fn pairs(&self, mine: Event, theirs: Event) -> Option<Vec<(usize, usize)>> {
         match (mine, theirs) {
             (Event::Born { .. }, Event::Born { .. }) | (Event::Step, Event::Step) => {

@@ -1,4 +1,4 @@
-//! Steps of an adapter. [`Step::Sweep`] comes first, so no live block is copied out while dead ones hold memory
+//! An adapter's steps. [`Step::Sweep`] comes first: no live block is copied out while dead ones hold memory
 //! (`no_live_block_is_copied_out_before_dead_ones_were_looked_for`).
 
 use crate::block::{BlockId, Tier, Token};

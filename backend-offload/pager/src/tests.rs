@@ -1,4 +1,4 @@
-//! Properties of the pager, without contents. `backend-offload` tests random programs with contents.
+//! The pager, without contents. `backend-offload` tests random programs with contents.
 
 use super::*;
 
@@ -13,7 +13,6 @@ mod write_ahead;
 trait Reports {
     fn evict(&mut self, id: BlockId) -> Result<Token, Fault>;
     fn bring(&mut self, id: BlockId) -> Result<Token, Fault>;
-    /// Starts and ends a move.
     fn report(&mut self, step: Step) -> Result<Outcome, Fault>;
 }
 
@@ -33,7 +32,6 @@ impl Reports for Pager {
     }
 }
 
-/// Completes and returns every step of the latest operation.
 fn take_steps(pager: &mut Pager) -> Result<Vec<Step>, Stop> {
     let mut steps = Vec::new();
     loop {
@@ -92,7 +90,7 @@ fn blocks_that_fit_never_move() {
 
 #[test]
 fn a_block_that_was_not_written_since_leaves_without_a_copy() {
-    // Room for two of three blocks: writes evict one, and later evictions are clean.
+    // Room for two of three blocks: later evictions are clean.
     let counters = check(20, Policy::LeastRecentlyUsed, 3, &[&[0], &[1], &[2], &[0], &[1]]);
     assert_eq!(counters.link.evictions, 3, "each block is copied out once");
     assert!(counters.link.clean_drops > 0);
@@ -164,7 +162,6 @@ fn the_program_may_say_who_leaves_first_and_last() {
             Step::Evict { block, .. } => blocks.iter().position(|known| known == block),
             _ => None,
         };
-        // All others are operands.
         others.push(other);
         left.extend(operate(&mut pager, &others).iter().filter_map(evicted));
         pager.wrote(other).expect("on the device");

@@ -1,4 +1,4 @@
-//! A view of the pager: state that decisions read and never change.
+//! Pager state that decisions read and never change.
 
 use crate::block::{Block, BlockId, Place};
 use crate::blocks::Blocks;
@@ -14,18 +14,18 @@ pub(crate) struct View<'p> {
 }
 
 impl<'p> View<'p> {
-    /// The forecast, if it knows the program's place.
+    /// If it knows the program's place.
     pub fn known(self) -> Option<&'p Forecast> {
         self.forecast.filter(|forecast| forecast.knows())
     }
 
-    /// Whether no move, pin or current operation keeps the block.
+    /// Whether no move, pin or current operation keeps it.
     pub fn may_leave(self, block: &Block) -> bool {
         let is_used = block.pinned || block.last_use == self.request.number();
         block.is_on_device() && block.copies.moving().is_none() && !is_used
     }
 
-    /// Whether the block may leave, `room` allows its copy, and no move of it failed in this operation.
+    /// Whether it may leave, `room` allows its copy, and no move of it failed in this operation.
     pub fn is_able(self, block: &Block, room: Limit) -> bool {
         let has_room = !block.needs_copy() || room.allows(block.bytes);
         self.may_leave(block) && block.stuck_in != self.request.number() && has_room
@@ -50,7 +50,7 @@ impl<'p> View<'p> {
         }
     }
 
-    /// Estimated or known distance to the block's next use.
+    /// Estimated or known distance to the next use.
     pub fn depth(self, id: BlockId, block: &Block) -> u64 {
         let age = self.request.number() - block.last_use;
         match self.known().map(|forecast| forecast.future(id)) {

@@ -1,4 +1,4 @@
-//! Writes ahead: writes blocks on the host to disk early, so they spill without a wait.
+//! Writes blocks on the host to disk early: they spill without a wait.
 //!
 //! While blocks spill, a forty-eighth of the host, or its largest block, is kept ready. The next to spill are written
 //! while the disk is idle, if their next use is known
@@ -11,22 +11,22 @@ use crate::recent_activity::RecentActivity;
 use crate::rooms::Rooms;
 use crate::view::View;
 
-/// The part of the host kept ready, or else its largest block. Half lengthens steps; more only wears the drive.
+/// The part of the host kept ready. Half as much lengthens steps; more wears the drive.
 const READY: u64 = 48;
 
-/// The largest part kept ready. A smaller disk is left to blocks that must spill.
+/// Kept ready at most. A smaller disk is left to blocks that must spill.
 const SPARE: u64 = 6;
 
 #[derive(Debug, Default)]
 pub(crate) struct WriteAhead {
-    /// Blocks to write, the first one last.
+    /// The first one last.
     chosen: Vec<BlockId>,
     at: u64,
     spills: RecentActivity,
 }
 
 impl WriteAhead {
-    /// The block to write next. `spilled` counts spilled blocks.
+    /// `spilled` counts spilled blocks.
     pub fn next(&mut self, view: View, spilled: u64, rooms: &dyn Fn() -> Rooms) -> Option<BlockId> {
         let forecast = view.known()?;
         if !self.spills.is_active(forecast.now(), forecast.period()?, spilled) {
@@ -42,7 +42,7 @@ impl WriteAhead {
         self.first_chosen(view, rooms)
     }
 
-    /// The first chosen block that can still be written; drops those before it.
+    /// Drops unwritable ones before it.
     fn first_chosen(&mut self, view: View, rooms: &dyn Fn() -> Rooms) -> Option<BlockId> {
         while let Some(id) = self.chosen.last().copied() {
             let block = view.blocks.get(id).filter(|block| is_unwritten(block));
@@ -55,7 +55,7 @@ impl WriteAhead {
     }
 }
 
-/// The blocks to write, the first one last.
+/// The first one last.
 fn to_be_written(view: View, rooms: Rooms) -> Vec<BlockId> {
     let (Some(forecast), Some(free)) = (view.known(), rooms.host.get()) else {
         return Vec::new();

@@ -121,8 +121,8 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
 struct CubeSite<R: InnerRuntime>(R::Device);
 
 impl<R: InnerRuntime> Site for CubeSite<R> {
-    /// Idle memory needs no turn of the device's thread, which may wait for a copy. New memory is locked there, under
-    /// its context.
+    /// Idle memory needs no turn of the device's thread, which may wait for a copy. Locking new memory needs its
+    /// context.
     fn draft(&self, pool: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
         match pool.idle(len, R::slabs()) {
             Some(draft) => Ok(Some(draft)),

@@ -115,7 +115,7 @@ where
     I: IntElement,
     B: BoolElement,
 {
-    /// Computes the tensor first if fusion has not: without memory it has no place.
+    /// Has fusion compute the tensor first: without memory it has no place.
     fn prefer(tensor: FloatTensor<Self>, preference: Preference) {
         let client = tensor.client.clone();
         let tensor = client.resolve_tensor_float::<CubeBackend<OffloadRuntime<R>, F, I, B>>(tensor);

@@ -1,15 +1,14 @@
 //! Copies in flight, in parallel with the device's work.
 //!
-//! A copy to the host starts after the buffer's last use; a copy to the device once [`Marks`] knows its memory unused.
-//! The buffer's next user waits on the device. Until a copy ends, its host memory and an evicted block's device memory
-//! stay here.
+//! A copy to the host starts after the buffer's last use; one to the device once [`Marks`] knows its memory unused. The
+//! buffer's next user waits on the device. Until its end, a copy's memory on host and device stays here.
 //!
-//! A read for the program copies to its reader's memory from its future's first poll on
+//! The program's read copies to its reader's memory from its future's first poll on
 //! (`tensors_read_while_kernels_run_arrive_unchanged`). Later kernels do not wait for it
 //! (`kernels_do_not_wait_for_earlier_reads`).
 //!
-//! Parallel copies change no bit (`overlapped_copies_shorten_a_step_and_give_the_same_bits`). The stand-in finds a
-//! missing wait (`a_missing_wait_for_a_copy_is_found`).
+//! Parallel copies change no bit (`overlapped_copies_shorten_a_step_and_give_the_same_bits`). The stand-in finds
+//! missing waits (`a_missing_wait_for_a_copy_is_found`).
 
 use super::copy_streams::{CopyStreams, Rows};
 use super::inner::InnerRuntime;
@@ -33,7 +32,7 @@ pub(super) struct CopyId(u64);
 struct Copying<E> {
     end: Arc<E>,
     host: Host,
-    /// Memory of a block that the program dropped: no reuse before the copy ends.
+    /// A dropped block's memory: no reuse before the copy ends.
     discarded: Option<(Token, ManagedMemoryHandle)>,
 }
 
@@ -54,15 +53,13 @@ type End<R> = <StreamsOf<R> as CopyStreams<<R as cubecl_core::Runtime>::Server>>
 pub(super) struct Copies<R: InnerRuntime> {
     streams: StreamsOf<R>,
     copying: HashMap<CopyId, Copying<End<R>>>,
-    /// Oldest first: each direction runs in order.
+    /// Oldest first, as each direction runs.
     out: VecDeque<CopyId>,
     back: VecDeque<CopyId>,
     read: VecDeque<CopyId>,
     /// By stream index.
     marks: HashMap<usize, Marks<End<R>>>,
-    /// Ended copies to the host.
     landed: HashMap<Token, Draft>,
-    /// Ended copies of dropped blocks.
     freed: VecDeque<Token>,
     started: u64,
 }
@@ -147,7 +144,7 @@ impl<R: InnerRuntime> Copies<R> {
         Ok((id, Reading { end, host: Some(host) }))
     }
 
-    /// Before the piece of work that follows `pieces` others.
+    /// Before the work that follows `pieces` others.
     pub fn mark(&mut self, index: usize, pieces: u64) {
         if let Some(marks) = self.marks.get_mut(&index).filter(|marks| marks.is_moving()) {
             marks.mark(pieces, self.streams.mark(index));
@@ -186,7 +183,7 @@ impl<R: InnerRuntime> Copies<R> {
         self.copying.get(&copy).is_some_and(|copying| !matches!(copying.host, Host::Target(..)))
     }
 
-    /// Keeps the memory of a dropped block until the copy ends.
+    /// Keeps a dropped block's memory until the copy ends.
     pub fn discard(&mut self, copy: CopyId, token: Token, device: ManagedMemoryHandle) {
         match self.copying.get_mut(&copy) {
             Some(copying) => copying.discarded = Some((token, device)),
@@ -270,7 +267,7 @@ impl<R: InnerRuntime> Copies<R> {
     }
 }
 
-/// A drop waits for the copy, which still writes to the memory.
+/// A drop waits for the copy, which writes to the memory.
 pub(super) struct Reading<R: InnerRuntime> {
     end: Arc<End<R>>,
     host: Option<Bytes>,
@@ -299,7 +296,7 @@ impl<R: InnerRuntime> Debug for Reading<R> {
     }
 }
 
-/// Returns `Pending` once, so that a future starts work before it waits.
+/// Lets a future start work before it waits.
 pub(super) async fn yield_once() {
     let mut has_yielded = false;
     poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! A runtime's streams for copies in parallel with the device's work.
+//! A runtime's streams for copies in parallel with work.
 
 use cubecl_core::server::Handle;
 use std::fmt::Debug;
@@ -32,13 +32,13 @@ impl Rows {
 pub trait CopyStreams<S>: Debug + Default + Send {
     type End: Debug + Send + Sync + 'static;
 
-    /// Runs `begin`, in which the server creates a stream, and records it as `index`.
+    /// Runs `begin`, in which the server creates stream `index`, and records the stream.
     fn watch(&mut self, server: &mut S, index: usize, begin: &mut dyn FnMut(&mut S));
 
     fn serves(&self, index: usize) -> bool;
 
-    /// Copies `rows` of `device` to `host`, without gaps, `after` a point in the work of the stream with this index, or
-    /// after all its queued work.
+    /// Copies `rows` of `device` to `host`, without gaps, `after` a point in the work of stream `index`, or after all
+    /// its queued work.
     ///
     /// # Safety
     /// Both memories stay until the end.

@@ -1,6 +1,6 @@
-//! The device of an offloading server: the runtime's server, its buffers, and their order of work.
+//! The device of an offloading server: the runtime's server, its buffers, and the order of work.
 //!
-//! [`Paging`](crate::paging::Paging) drives it through [`Device`](crate::paging::Device), implemented in
+//! [`Paging`](crate::paging::Paging) drives it through [`Device`](crate::paging::Device); see
 //! [`movement`](super::movement).
 
 use super::copies::Copies;

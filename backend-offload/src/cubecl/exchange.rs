@@ -1,11 +1,10 @@
 //! Transfers of tensors between offloaded devices, through host memory.
 //!
 //! CubeCL submits `send` to the source, then `recv` to the destination, each on its device's thread. [`Transit`] holds
-//! the bytes in between. An early `recv` blocks its device. Waits form no cycle, as every `send` is queued before its
-//! `recv`.
+//! the bytes in between. An early `recv` blocks its device; every `send` precedes its `recv`, so waits form no cycle.
 //!
-//! Every `send` posts exactly one parcel: the bytes, or an error that marks the destination's tensor as failed. A
-//! `recv` without a `send` ends after [`PATIENCE`]; a late parcel is dropped.
+//! Every `send` posts one parcel: the bytes, or an error that marks the destination's tensor as failed. A `recv` gives
+//! up after [`PATIENCE`]; its late parcel is dropped.
 
 use super::failures::read_error;
 use super::inner::InnerRuntime;
@@ -45,7 +44,7 @@ struct Transit {
 #[derive(Default)]
 struct Lane {
     parcels: VecDeque<Parcel>,
-    /// Parcels to come whose readers gave up.
+    /// Late parcels to drop.
     unwanted: u32,
 }
 
@@ -142,7 +141,7 @@ impl<R: InnerRuntime> ServerCommunication for OffloadServer<R> {
         stream: StreamId,
         from: DeviceId,
     ) -> Result<(), ServerError> {
-        // Collected first: no failure leaves the parcel to another reader.
+        // Collected first: a failure leaves no parcel to another reader.
         let parcel = IN_TRANSIT.collect((TypeId::of::<R>(), from, self.device.id, stream), PATIENCE);
         let size = handle.size();
         self.initialize_memory(handle.memory.clone(), size, stream);

@@ -1,6 +1,6 @@
 //! Failed operations, and errors not yet reported.
 //!
-//! A CubeCL launch returns nothing. So the outputs of a failed launch are marked, with all computed from them: a read
+//! A CubeCL launch returns nothing. So a failed launch's outputs, and all computed from them, are marked: a read
 //! returns the error (`a_launch_that_the_runtime_refuses_leaves_no_readable_output`). The launching stream also reports
 //! it at its next synchronisation.
 //!
@@ -24,7 +24,7 @@ pub(super) struct Failures {
     theirs: HashMap<usize, Vec<ServerError>>,
 }
 
-/// A buffer's position, unique among its device's live buffers.
+/// Unique among the device's live buffers.
 pub(super) type Address = (u64, u64);
 
 /// CubeCL hides drops of small buffers: an error ends when another buffer takes the memory.

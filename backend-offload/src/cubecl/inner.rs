@@ -1,4 +1,4 @@
-//! The runtime underneath: the parts that differ between CUDA and wgpu.
+//! The runtime underneath: what differs between CUDA and wgpu.
 
 use super::copy_streams::CopyStreams;
 use super::failures::Address;
@@ -21,18 +21,18 @@ pub(super) type Resource<R> =
 
 /// A CubeCL runtime that this crate supports.
 pub trait InnerRuntime: Reaches<Inner = Self> {
-    /// Whether reads return, and so take, errors of earlier launches on their stream.
+    /// Whether reads return, and so take, earlier launches' errors on their stream.
     #[doc(hidden)]
     const READS_TAKE_ERRORS: bool;
 
-    /// Default limit of buffers per fused kernel. Fusion's cuts decide rounding, so no budget may change it.
+    /// Default buffers per fused kernel. Fusion's cuts decide rounding: no budget may change it.
     #[doc(hidden)]
     const FUSED_OPERANDS: u32;
 
     #[doc(hidden)]
     type CopyStreams: CopyStreams<Self::Server>;
 
-    /// Orders later work of `waiting` after present work of `other`, without blocking the host.
+    /// Orders later work of `waiting` after queued work of `other`, without blocking the host.
     #[doc(hidden)]
     fn order(server: &mut Self::Server, waiting: StreamId, other: StreamId) -> Result<(), ServerError>;
 
@@ -56,7 +56,7 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
         None
     }
 
-    /// The error of the last launch. Waits for no work if the runtime keeps launches' errors at hand.
+    /// The error of the last launch. Waits for work only if the runtime does not keep it.
     #[doc(hidden)]
     fn launch_error(server: &mut Self::Server, stream: StreamId) -> Option<ServerError> {
         server.flush(stream).err()
@@ -74,8 +74,7 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
         limits.max_page_size
     }
 
-    /// `Runtime::name` needs a client, which would start a second server. The key of autotune's cache, shared with the
-    /// plain runtime, contains the name.
+    /// Part of the key of autotune's cache, shared with the plain runtime. `Runtime::name` would start a second server.
     #[doc(hidden)]
     fn runtime_name(info: &<Self::Server as ComputeServer>::Info) -> &'static str;
 
@@ -92,7 +91,7 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
     }
 }
 
-/// A runtime with access to an offloading server: a supported plain one, or its offloaded form.
+/// A plain supported runtime, or its offloaded form.
 #[doc(hidden)]
 pub trait Reaches: Runtime + sealed::Sealed {
     type Inner: InnerRuntime<Device = Self::Device>;

@@ -31,7 +31,7 @@ type Contents = DynFut<Result<Vec<Bytes>, ServerError>>;
 type OnDevice = (usize, CopyDescriptor, Named);
 
 impl Rows {
-    /// For row-major layouts with contiguous rows, which the runtime can read.
+    /// For row-major layouts with contiguous rows, the readable ones.
     fn of(descriptor: &CopyDescriptor) -> Self {
         let shape = descriptor.shape.as_slice();
         let size = descriptor.elem_size;
@@ -47,7 +47,7 @@ impl Rows {
     }
 }
 
-/// Whether a tensor covers its buffer, up to padding at the end. Sizes do not tell for small buffers.
+/// Whether a tensor covers its buffer, up to padding. A small buffer's size does not reveal it.
 fn is_whole(descriptor: &CopyDescriptor, alignment: u64) -> bool {
     let Rows { start, row, pitch, count } = Rows::of(descriptor);
     // CUDA also pads a single row, unseen in its strides.
@@ -130,7 +130,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }))
     }
 
-    /// From a current host copy, or zeros if never written.
+    /// From a current host copy; zeros if never written.
     fn bytes_without_device(&self, id: BlockId, descriptor: &CopyDescriptor) -> Option<Bytes> {
         if !R::can_read_tensor(&descriptor.shape, &descriptor.strides) {
             return None;
@@ -255,7 +255,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         true
     }
 
-    /// Pins the block while the handle lives: the user may write to it at any time.
+    /// Pins the block while the handle lives: the user may write to it.
     pub(super) fn hand_out(
         &mut self,
         mut binding: Binding,
@@ -294,7 +294,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
             .map_err(|panic| read_error(&runtime_panic(READ, panic.as_ref())))
     }
 
-    /// `None` if the tensors must be read in stream order. Otherwise only the future's second poll waits.
+    /// `None` if the tensors must be read in stream order. Else only the future's second poll waits.
     fn read_in_parallel(
         &mut self,
         paging: &Paging,
@@ -324,7 +324,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         for (_, descriptor, named) in tensors {
             let Some(id) = named.block() else { continue };
             let rows = Rows::of(descriptor);
-            // The runtime's staging locks pages of gigabytes that no budget counts.
+            // The runtime's staging locks gigabytes that no budget counts.
             let host = match paging.draft_for_read(rows.bytes()) {
                 Some(draft) => written(draft),
                 None => Bytes::from_bytes_vec(vec![0; rows.bytes()]),

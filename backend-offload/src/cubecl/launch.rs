@@ -95,7 +95,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
 
 impl<R: InnerRuntime> CubeDevice<R> {
     /// # Safety
-    /// As [`ComputeServer::launch`], of operands that are on the device.
+    /// As [`ComputeServer::launch`], of operands on the device.
     unsafe fn launch_inside(
         &mut self,
         task: &RecordingTask<R::Compiler>,
@@ -121,8 +121,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
             return Err(OffloadError::RuntimePanic { operation: operation(), message });
         }
 
-        // Only the stream returns a launch's error. It is checked where a launch can fail: empty grids, tensor maps,
-        // compilations.
+        // Only the stream returns a launch's error. It is checked after empty grids, tensor maps, compilations.
         if task.was_compiled() || may_be_refused {
             return R::launch_error(&mut self.inner, stream).map_or(Ok(()), |error| {
                 Err(OffloadError::LaunchFailed { operation: operation(), message: error.to_string() })

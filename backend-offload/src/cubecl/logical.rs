@@ -1,11 +1,11 @@
 //! Logical handles, held by Burn and hidden from the runtime underneath.
 //!
 //! A bound CubeCL handle cannot move to other memory. So Burn's handle is bound to a slot, and the runtime sees a
-//! physical handle. CubeCL hides a handle's identity but not its storage, whose size encodes the slot
+//! physical handle. CubeCL hides a handle's identity but shows its storage, whose size encodes the slot
 //! (`a_handle_resolves_to_the_slot_it_was_bound_to`, `a_handle_that_was_never_bound_resolves_to_nothing`).
 //!
-//! As in a pool, one clone of each handle is kept: in-place operations then detect a single user. The caller of
-//! [`Slots::bind`] holds it and polls `is_free`, as drops are silent
+//! As in a pool, one clone of each handle is kept, so in-place operations detect a single user. The caller of
+//! [`Slots::bind`] holds it and polls `is_free`: drops are silent
 //! (`binding_keeps_in_place_updates_possible_and_drops_noticeable`).
 
 use cubecl_core::ir::MemoryDeviceProperties;
@@ -24,7 +24,7 @@ pub(super) struct Slots {
     stand_ins: Vec<ManagedMemoryHandle>,
 }
 
-/// Unbound handles resolve to the first slot, which has no handle.
+/// Unbound handles resolve to the first slot, which is never bound.
 const UNBOUND: usize = 0;
 
 impl Slots {
@@ -53,7 +53,7 @@ impl Slots {
         self.grow_to(slot);
         let stand_in = self.stand_ins[slot].clone();
         self.memory.bind(stand_in.clone(), user, 0).expect("the slot is reserved");
-        // Replaces the slot's clone: the caller's is the only one.
+        // Replaces the slot's clone, leaving the caller's alone.
         self.memory.bind(stand_in.clone(), stand_in, 0).expect("the slot is reserved");
     }
 

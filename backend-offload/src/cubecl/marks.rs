@@ -1,12 +1,12 @@
 //! Points in a stream's work, after which freed memory may be overwritten.
 //!
-//! A copy onto the device that waits for all of a stream's work does not overlap with it. So while blocks move, a point
+//! A copy onto the device that waits for all of a stream's work overlaps none of it. So while blocks move, a point
 //! precedes each piece of work, and freed memory keeps its last piece. A copy waits for the next point
-//! (`memory_waits_for_the_first_point_after_its_last_use`); the number of points is bounded
+//! (`memory_waits_for_the_first_point_after_its_last_use`); points are bounded
 //! (`points_are_bounded_and_forgotten_when_no_block_moves`).
 //!
-//! It waits for all queued work if the memory is fresh from the driver, another stream used it, a copy may read it, or
-//! the runtime's own small buffers may use it.
+//! It waits for all queued work if the memory is fresh from the driver, or if another stream, a copy or the runtime's
+//! small buffers may use it.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -16,7 +16,7 @@ const MOVING: u32 = 256;
 
 #[derive(Debug)]
 pub(super) struct Marks<E> {
-    /// Points, each with the number of pieces before it.
+    /// Points, each after a number of pieces.
     points: VecDeque<(u64, E)>,
     free: HashMap<u64, u64>,
     /// Pieces of work until marking ends.
@@ -38,7 +38,7 @@ impl<E> Marks<E> {
         self.left > 0
     }
 
-    /// Without a point, or at the end of marking, forgets all.
+    /// Without a point, or when marking ends, forgets all.
     pub fn mark(&mut self, pieces: u64, point: Option<E>) {
         self.left -= 1;
         let Some(point) = point.filter(|_| self.left > 0) else { return self.forget_all() };

@@ -3,28 +3,27 @@
 //! # Why below Burn
 //!
 //! A CubeCL runtime has one server per device, on its own thread, for all allocations, launches, reads and writes.
-//! [`OffloadServer`](server::OffloadServer) wraps it for [`OffloadRuntime`]. So it sees all memory in true sizes, and
+//! [`OffloadServer`](server::OffloadServer) wraps it for [`OffloadRuntime`]: it sees all memory in true sizes, and
 //! fusion, autotune and autodiff work unchanged. [`Paging`](crate::paging::Paging) decides;
 //! [`CubeDevice`](device::CubeDevice) moves bytes.
 //!
 //! # Two handles per buffer
 //!
 //! Burn holds a *[logical]* handle, hidden from the runtime. The memory has a *physical* handle: taken at first use
-//! from the allocating stream's pool, lost at eviction, replaced at the return. [`launch`] makes blocks resident and
-//! substitutes their physical handles.
+//! from the allocating stream's pool, lost at eviction, replaced at the return. [`launch`] substitutes it.
 //!
-//! Buffers below `smallest_block` pass through untouched. Steps that fit launch and allocate as on the plain runtime
+//! Buffers below `smallest_block` pass through. Steps that fit launch and allocate as on the plain runtime
 //! (`a_step_that_fits_is_launched_and_allocated_as_on_the_plain_runtime`).
 //!
 //! # Streams
 //!
-//! A stream waits, on the device, for the last stream that used a buffer ([`streams`]); the owner's stream waits before
-//! the memory is read, reused or freed. Where possible, copies run on separate streams ([`copy_streams`]). Elsewhere,
-//! and in autotune's samples, they run on the buffer's stream, and copies to the host block the device's thread.
+//! A stream waits, on the device, for a buffer's last user ([`streams`]); the owner's stream waits before the memory is
+//! read, reused or freed. Copies run on separate streams if possible ([`copy_streams`]). Otherwise, and in autotune's
+//! samples, they run on the buffer's stream, and copies to the host block the device's thread.
 //!
 //! # Failures
 //!
-//! The runtime panics if it cannot allocate, launches return nothing, and a stream's errors surface at its first
+//! The runtime panics if it cannot allocate, launches return nothing, and errors surface at a stream's first
 //! synchronisation. Hence `catch_unwind`, marks on unwritten buffers ([`failures`]), and errors kept for their stream.
 
 mod adapter;

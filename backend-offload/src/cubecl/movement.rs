@@ -1,4 +1,4 @@
-//! Moves buffers: the [`Device`] that paging drives. Only this file gives and takes a buffer's device memory.
+//! Moves buffers: the [`Device`] that paging drives. Only this file gives and takes device memory.
 
 use super::copies::CopyId;
 use super::device::CubeDevice;
@@ -31,7 +31,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
     ) {
         let index = self.streams.index(stream);
         if size >= REMEMBERED && self.copies.is_moving(index) {
-            // A copy is no work of the stream; paranoid mode overwrites memory.
+            // A copy is no work of the stream, but paranoid mode overwrites memory.
             let last = match last_use {
                 _ if copy.is_some() || self.settings.paging.paranoid => None,
                 None => return,
@@ -54,7 +54,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         let in_use = buffer.copy.filter(|copy| self.copies.uses_memory(*copy));
         let in_use = in_use.filter(|_| !self.injector.forgets_copies());
         let discarded = in_use.map_or(Ok(None), |_| paging.discard(id));
-        // Memory of a discarded block serves again once the host has seen the copy end.
+        // A discarded block's memory serves again after the copy.
         let copy = in_use.filter(|_| !matches!(discarded, Ok(Some(_))));
         if let Some(device) = &buffer.device {
             let memory = (device, buffer.stream, buffer.size);
@@ -74,7 +74,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// The runtime keeps the host bytes of its last two batches, hence two flushes.
+    /// The runtime keeps the last two batches' host bytes, hence two flushes.
     fn release_uploads(&mut self, stream: StreamId) {
         self.streams.flushed_uploads(stream);
         let inner = &mut self.inner;
@@ -103,7 +103,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
             let inner = &mut self.inner;
             let copied = catch_unwind(AssertUnwindSafe(|| R::copy_out(inner, source, stream, target)))
                 .map_err(|panic| panic_message(panic.as_ref()))?;
-            // Some runtimes return a stream's errors from any waiting call: keep the error and try again.
+            // Some runtimes return a stream's errors from any waiting call: try again.
             Ok::<_, String>(copied.map_err(|error| {
                 let message = error.to_string();
                 self.keep_error(stream, error);
@@ -286,7 +286,7 @@ impl<R: InnerRuntime> Device for CubeDevice<R> {
         self.copies.forget_marks();
         let streams: Vec<_> = self.streams.entered().collect();
         for stream in streams {
-            // The driver takes the memory once this stream's work ends, even if other streams still read it.
+            // The driver takes the memory after this stream's work alone.
             self.wait_for_small_buffer_users(stream, stream);
             let inner = &mut self.inner;
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| inner.memory_cleanup(stream))) {

@@ -6,14 +6,14 @@ use cubecl_core::prelude::CubeCount;
 use cubecl_core::server::{Binding, KernelArguments};
 use pager::BlockId;
 
-/// Reused by every launch, to allocate its lists once.
+/// Reused, to allocate its lists once.
 #[derive(Default)]
 pub(super) struct Operands {
     buffers: Vec<Named>,
     maps: Vec<Named>,
     count: Option<Named>,
     blocks: Vec<BlockId>,
-    /// Clones, since a runtime's panic takes the arguments with it.
+    /// Clones: a runtime's panic takes the arguments.
     small: Vec<(usize, Binding)>,
 }
 

@@ -1,6 +1,6 @@
-//! Full f32 in matrix products on devices that round the factors to TF32.
+//! Full f32 in matrix products on devices that round factors to TF32.
 //!
-//! CubeCL picks the factors' type by device features: without TF32, f32.
+//! Without TF32 among a device's features, CubeCL picks f32.
 
 use cubecl_core::ir::{ElemType, FloatKind, StorageType, features::Features};
 

@@ -1,28 +1,28 @@
-//! Autotune's timings: they measure kernels, never copies, and never a kernel that did not run.
+//! Autotune's timings: never of copies, nor of a kernel that did not run.
 //!
 //! # How the runtime tunes
 //!
 //! For each candidate, autotune flushes the stream, takes three warm-up samples, then ten recorded ones. An error loses
-//! a sample. A candidate fails if all its warm-up or all its recorded samples are lost; if every candidate fails, the
-//! tuner panics. Otherwise one line of results goes to a permanent file, which the plain runtime also reads.
+//! a sample; a candidate fails without warm-up or recorded samples; if every candidate fails, the tuner panics.
+//! Otherwise a permanent file, shared with the plain runtime, gets one line of results.
 //!
 //! Under a budget, samples can contain copies, and candidates may be unable to run: beyond the budget, or over an
-//! operand that an earlier failure left without contents. Neither may panic or count as a time.
+//! operand without contents. Neither may panic or count as a time.
 //!
 //! # Guarantees
 //!
 //! - **Room first.** Before a sample, the previous one's operands are loaded, its other memory gets room, and uploads
 //!   end. So blocks move only in a candidate's first sample, or beyond the budget.
-//! - **A recorded time contains no copy.** A recorded sample in which blocks moved is lost; a warm-up sample is not, so
+//! - **A recorded time contains no copy.** A recorded sample in which blocks moved is lost. A warm-up sample is not:
 //!   copies fail no candidate.
 //! - **No panic because of offloading.** A candidate that could not run, or moves blocks in every sample, gets the time
 //!   [`UNMEASURED`](super::unmeasured::UNMEASURED), longer than any real one.
 //! - **No such time is kept.** [`unmeasured`](super::unmeasured) removes its line before the tuned operation's launch;
 //!   after a kill, at the next start of an offloaded device.
-//! - **Candidates do not disturb each other.** A failed candidate's marks on its outputs end with the sample, since the
-//!   next one writes the same buffers.
+//! - **Candidates do not disturb each other.** A failed candidate's marks on its outputs end with the sample: the next
+//!   one writes the same buffers.
 //!
-//! A candidate that the runtime itself refuses gets an error, as on the plain runtime.
+//! A candidate that the runtime itself refuses fails, as on the plain runtime.
 
 mod sampling;
 
@@ -35,15 +35,15 @@ const WARM_UPS: u32 = 3;
 
 const MAX_LOST_SAMPLES: u32 = 5;
 
-/// Launches that look for an unmeasured sample's line: a nested tuner launches some before it is written.
+/// Launches that look for an unmeasured sample's line: a nested tuner launches some first.
 const MAX_CHECKS: u32 = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct ProfileWatch {
-    /// In progress: a candidate may tune a part of itself.
+    /// A stack: a candidate may tune a part of itself.
     samples: Vec<Sample>,
     candidates: Vec<Candidate>,
-    /// The stream whose tuning may have left lines, and the checks left.
+    /// The stream whose tuning may have left lines, and its remaining checks.
     owed: Option<(StreamId, u32)>,
     discards: u64,
     unmeasured: u64,
@@ -55,7 +55,7 @@ struct Candidate {
     lost_in_a_row: u32,
     /// Nor can the next sample.
     cannot_run: bool,
-    /// One recorded sample without a time is enough.
+    /// One recorded sample without a time suffices.
     answered: bool,
     operands: HashSet<BlockId>,
     /// New blocks of the last sample, and their bytes.
@@ -100,12 +100,10 @@ impl ProfileWatch {
         &mut self.candidates[depth]
     }
 
-    /// Blocks moved, or memory was returned to the driver.
     pub(super) fn moved(&mut self) {
         self.samples.iter_mut().for_each(|sample| sample.moved = true);
     }
 
-    /// A launch lacked room or contents.
     pub(super) fn not_run(&mut self) {
         if let Some(sample) = self.samples.last_mut() {
             sample.not_run = true;
@@ -130,14 +128,13 @@ impl ProfileWatch {
         !self.samples.is_empty()
     }
 
-    /// A new block took memory.
     pub(super) fn took(&mut self, block: BlockId, bytes: u64) {
         if let Some(sample) = self.samples.last_mut() {
             sample.took.push((block, bytes));
         }
     }
 
-    /// The tuner needs one warm-up sample and one recorded sample.
+    /// The tuner needs one warm-up and one recorded sample.
     fn needs_no_sample(&mut self) -> bool {
         let candidate = self.candidate();
         if candidate.cannot_run && candidate.warm_ups_left > 0 {
@@ -173,7 +170,7 @@ impl ProfileWatch {
 mod tests {
     use super::*;
 
-    /// `m`: blocks moved; `n`: not run; `.`: neither. `-` in the result is a skipped sample.
+    /// `m`: blocks moved; `n`: not run; `.`: neither. `-` in the result: skipped.
     fn verdicts(samples: &str) -> String {
         let mut watch = ProfileWatch::default();
         watch.candidate_begins();

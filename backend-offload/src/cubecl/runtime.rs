@@ -1,4 +1,4 @@
-//! The runtime that Burn sees: the inner runtime with this crate's server and compiler.
+//! The runtime that Burn sees: the inner one with this crate's server and compiler.
 
 use super::inner::{InnerRuntime, prepare};
 use super::precision::has_tf32;
@@ -22,7 +22,7 @@ impl<R: InnerRuntime> Runtime for OffloadRuntime<R> {
 
     fn client(device: &Self::Device) -> ComputeClient<Self> {
         if let Err(error) = prepare::<R>(device) {
-            // Burn's signatures allow no `Result`, and this is the user's thread. `ready` reports the error earlier.
+            // Burn's signatures allow no `Result`; `ready` reports the error earlier. This is the user's thread.
             panic!("{error}");
         }
         ComputeClient::load(device)

@@ -1,4 +1,4 @@
-//! The server that Burn calls: makes an operation's buffers resident, rewrites its bindings, and passes it on.
+//! The server that Burn calls: makes operands resident, rewrites bindings, and passes operations on.
 
 use super::device::CubeDevice;
 use super::failures::together;
@@ -44,7 +44,7 @@ impl<R: InnerRuntime> std::fmt::Debug for OffloadServer<R> {
     }
 }
 
-/// `Info` cannot be cloned, so utilities are shared.
+/// Utilities are shared, since `Info` cannot be cloned.
 pub struct InnerInfo<S: ComputeServer>(pub(super) Arc<ServerUtilities<S>>);
 
 impl<S: ComputeServer> std::fmt::Debug for InnerInfo<S> {
@@ -64,7 +64,7 @@ impl<S: ComputeServer> MemoryLayoutPolicy for InnerLayout<S> {
 impl<R: InnerRuntime> DeviceService for OffloadServer<R> {
     fn init(device: DeviceId) -> Self {
         let start = || {
-            // A client may load without `OffloadRuntime::client`, which prepares.
+            // `OffloadRuntime::client`, which prepares, is not the only way to a client.
             prepare::<R>(&R::Device::from_id(device))?;
             let settings = registry::start(key::<R>(device));
             Ok::<_, OffloadError>(settings.expect("prepared just before, and a device starts once"))
@@ -104,7 +104,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let paging = Paging::new(&settings.paging, R::slabs());
         R::keep_memory(device, settings.paging.device_budget);
         let device = CubeDevice::new(inner, device, settings);
-        // Removes the lines of killed processes.
         device.remove_unmeasured();
         Self {
             utilities,
@@ -173,7 +172,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     fn initialize_small(&mut self, memory: ManagedMemoryHandle, size: u64, stream: StreamId) {
-        // CUDA refuses allocations of zero bytes; Burn makes tensors without elements.
+        // CUDA refuses zero bytes; Burn makes tensors without elements.
         let size = size.max(1);
         let binding = Handle::from_memory(memory.clone(), stream, size).binding();
         let inner = &mut self.device.inner;
@@ -323,6 +322,6 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         self.end_sample(stream, token)
     }
 
-    /// Ignored: Burn changes the mode at each parameter's initialisation, which flushes the stream on wgpu.
+    /// Ignored: Burn changes the mode at each parameter, which flushes the stream on wgpu.
     fn allocation_mode(&mut self, _: MemoryAllocationMode, _: StreamId) {}
 }

@@ -1,10 +1,9 @@
 //! The runtime's streams, and the order of work across them.
 //!
-//! A CubeCL stream id belongs to a thread; the runtime maps ids to a fixed number of streams, each with a memory pool.
-//! Across streams it orders a buffer's users only after its allocation: another thread could read a tensor before its
-//! kernels ran.
+//! A CubeCL stream id belongs to a thread; the runtime maps ids to a few streams, each with a memory pool. It orders a
+//! buffer's users on other streams only after its allocation: they could read a tensor before its kernels ran.
 //!
-//! So each stream numbers its work, and waits on the device for a buffer's last use, which comes after all earlier ones
+//! So each stream numbers its work, and waits on the device for a buffer's last use, which follows all earlier ones
 //! (`tensors_handed_over_without_waiting_keep_their_values`).
 
 mod order;
@@ -33,7 +32,7 @@ struct Stream {
     comes_after: Vec<u64>,
     /// Bytes of uploads possibly held on the host.
     uploading: u64,
-    /// Work of other streams on this stream's small buffers.
+    /// Other streams' work on this stream's small buffers.
     small_buffer_users: Vec<Use>,
 }
 
@@ -65,7 +64,7 @@ impl Streams {
         Use { stream, number: self.by_index[index].uses }
     }
 
-    /// True if finished uploads should be released: the runtime does so only at launches.
+    /// True if finished uploads should be released: the runtime does so at launches only.
     pub(super) fn queued_upload(&mut self, stream: StreamId, bytes: u64) -> bool {
         const GATHERED: u64 = 64 << 20;
         let index = self.index(stream);
@@ -73,7 +72,7 @@ impl Streams {
         self.by_index[index].uploading > GATHERED
     }
 
-    /// Streams whose uploads may hold host memory until a flush.
+    /// Streams whose uploads may hold host memory.
     pub(super) fn uploading(&self) -> impl Iterator<Item = StreamId> + use<'_> {
         self.by_index.iter().filter(|stream| stream.uploading > 0).filter_map(|stream| stream.id)
     }
@@ -102,7 +101,6 @@ impl Streams {
         waiting != other && known < earlier.number
     }
 
-    /// All queued work of `other` comes before the next of `waiting`.
     fn ordered(&mut self, waiting: StreamId, other: StreamId) {
         let (waiting, other) = (self.index(waiting), self.index(other));
         let uses = self.by_index[other].uses;

@@ -1,4 +1,4 @@
-//! The buffers of one device: the user's handle, device memory, and state of contents.
+//! The buffers of one device: user's handle, device memory, state of contents.
 
 use super::copies::CopyId;
 use super::logical::Slots;
@@ -21,7 +21,7 @@ pub(super) struct Buffer {
     pub stream: StreamId,
     pub device: Option<ManagedMemoryHandle>,
     pub last_use: Option<Use>,
-    /// A parallel copy that no stream waits for yet.
+    /// No stream waits for this parallel copy yet.
     pub copy: Option<CopyId>,
     /// Why the contents were never written.
     pub failed: Option<Arc<OffloadError>>,
@@ -55,7 +55,7 @@ impl Table {
         Self { slots: Slots::new(logger), rows: Vec::new(), smallest }
     }
 
-    /// A view's binding has its base allocation's size, so both agree.
+    /// A view's binding has its base allocation's size.
     pub(super) fn manages(&self, size: u64) -> bool {
         size >= self.smallest
     }

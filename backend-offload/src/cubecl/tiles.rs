@@ -1,4 +1,4 @@
-//! One kernel that decodes tiles of 128 codes with a scale each, without intermediate memory
+//! A kernel that decodes tiles of 128 codes with a scale each, without intermediate memory
 //! (`a_matrix_of_bytes_is_decoded_by_one_launch_to_the_bits_of_the_processor`).
 //!
 //! It reads words of four codes: not every runtime has bytes.
@@ -22,7 +22,7 @@ use std::marker::PhantomData;
 
 const WORD: usize = 4;
 
-/// Decodes `V` numbers of a tile at each position; `V` divides [`WORD`].
+/// Each position decodes `V` numbers; `V` divides [`WORD`].
 #[cube(launch)]
 fn decode<N: Numeric, V: Size>(
     words: &Array<u32>,

@@ -1,4 +1,4 @@
-//! Copies between device and host by the runtime's own reads and writes.
+//! Copies by the runtime's own reads and writes.
 
 use crate::tiers::{Draft, Lease};
 use cubecl_common::bytes::{AllocationController, AllocationProperty, Bytes};
@@ -29,7 +29,6 @@ pub(super) fn flat(binding: Binding, len: u64) -> CopyDescriptor {
     CopyDescriptor::new(binding, [len as usize].into(), [1].into(), 1)
 }
 
-/// The upload keeps the copy's bytes alive.
 pub(super) fn shared(copy: &Lease) -> Bytes {
     let len = copy.bytes().len();
     // SAFETY: all `len` bytes of a slab are initialised.
@@ -56,7 +55,7 @@ impl AllocationController for ReadOnly {
     }
 }
 
-/// Host memory that counts while the bytes live.
+/// Host memory counts while the bytes live.
 pub(super) fn written(draft: Draft) -> Bytes {
     let len = draft.len();
     // SAFETY: all `len` bytes of a slab are initialised.

@@ -72,7 +72,7 @@ fn marked(text: &[u8]) -> Vec<Range<usize>> {
     lines
 }
 
-/// CubeCL's lock: a neighbouring file with its time of creation.
+/// CubeCL's lock: a neighbouring file that holds its time of creation.
 struct Lock(PathBuf);
 
 impl Lock {

@@ -1,11 +1,10 @@
 //! The buffers that a kernel writes.
 //!
-//! Only the kernel's definition states them, and only compilers receive it. So this compiler wraps the real one and
-//! records them. A cached kernel's definition is built once for inspection. All buffers not known as read-only count as
-//! written; atomics always do (`an_atomic_buffer_counts_as_written_although_it_is_declared_read_only`).
+//! Only compilers receive a kernel's definition, which states them. So this compiler wraps the real one and records; a
+//! cached kernel's definition is built once more. Buffers not known as read-only count as written; atomics always do
+//! (`an_atomic_buffer_counts_as_written_although_it_is_declared_read_only`).
 //!
-//! The runtime gets a [`KernelProxy`], whose boxing allocates nothing; the kernel stays here for queries after
-//! failures.
+//! The runtime gets a [`KernelProxy`], boxed without allocating; the kernel stays here for queries after failures.
 
 use cubecl_core::ir::{ElemType, StorageType};
 use cubecl_core::prelude::{CompiledKernel, KernelDefinition, KernelId};
@@ -20,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 
-/// For each buffer and each tensor map of a kernel, whether it is written.
+/// For each buffer and tensor map, whether the kernel writes it.
 #[derive(Debug, Clone)]
 pub(super) struct Writes {
     buffers: Arc<[bool]>,
@@ -48,7 +47,7 @@ impl Writes {
 pub(super) struct Visibility(HashMap<KernelId, Writes>);
 
 impl Visibility {
-    /// `None` for raw source, whose definition does not state them.
+    /// `None` for raw source, which states none.
     pub(super) fn of<C: Compiler>(&mut self, task: &RecordingTask<C>) -> Option<Writes> {
         if let Some(writes) = self.0.get(task.kernel_id()) {
             return Some(writes.clone());
@@ -64,7 +63,7 @@ fn is_written(buffer: &KernelArg) -> bool {
     buffer.visibility == Access::ReadWrite || buffer.ty.is_atomic()
 }
 
-/// CubeCL 0.10 marks tensor maps the wrong way round: inputs as written, outputs as read
+/// CubeCL 0.10 swaps tensor maps: inputs count as written, outputs as read
 /// (`cubecl_marks_tensor_maps_the_wrong_way_round`).
 fn is_written_through(map: &KernelArg) -> bool {
     map.visibility == Access::Read

@@ -36,7 +36,7 @@ impl InnerRuntime for WgpuRuntime {
     }
 
     fn runtime_name(info: &<Self::Server as ComputeServer>::Info) -> &'static str {
-        // As `WgpuRuntime::name`: the backend's type would require wgpu.
+        // As `WgpuRuntime::name`, whose type would require wgpu.
         match format!("{info:?}").as_str() {
             "Vulkan" if cfg!(feature = "vulkan") => "wgpu<spirv>",
             "Metal" if cfg!(feature = "metal") => "wgpu<msl>",

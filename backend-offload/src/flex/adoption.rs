@@ -13,9 +13,9 @@ struct Fresh<B: SharedStorage> {
 }
 
 impl<B: SharedStorage> State<B> {
-    /// An output lies in a storage that stays or one that was written: a consumed one updated in place, or new memory
-    /// at a consumed address. Addresses cannot tell. So a written storage adopts a consumed block of its size, if any,
-    /// and nothing depends on timing.
+    /// An output lies in a storage that stays or in a written one: a consumed one updated in place, or new memory at a
+    /// consumed address. Addresses cannot tell. So a written storage adopts a consumed block of its size, if any:
+    /// nothing depends on timing.
     pub(super) fn adopt(
         &mut self,
         work: &Work,
@@ -50,7 +50,7 @@ impl<B: SharedStorage> State<B> {
         self.settle_all(fresh, consumed, reserved, work.name)
     }
 
-    /// A written storage gets a consumed block of its size, a reserved one, or a new one.
+    /// A written storage gets a consumed block of its size, else a reserved or new one.
     fn settle_all(
         &mut self,
         fresh: Vec<Fresh<B>>,
@@ -73,7 +73,7 @@ impl<B: SharedStorage> State<B> {
         }
 
         self.remove_unheld(consumed);
-        // Reserved blocks are operands of this operation alone: the next would evict them.
+        // The next operation would evict reserved blocks.
         reserved.drain(..).for_each(|block| self.remove_block(block));
 
         for storage in others {

@@ -71,7 +71,7 @@ impl<B: SharedStorage> OffloadClient<B> {
 
 type Tensors<B> = Vec<RouterTensor<OffloadClient<B>>>;
 
-/// Copies are separate operations, so `work` needs no other tensors.
+/// Copies are separate operations: `work` needs no other tensors.
 pub(super) fn in_place<B: SharedStorage>(
     tensors: Tensors<B>,
     work: &mut dyn FnMut(&mut [&mut [f32]]),
@@ -136,7 +136,7 @@ impl<B: SharedStorage> RunnerClient for OffloadClient<B> {
     }
 }
 
-/// Panics on the caller's thread, without the lock.
+/// On the caller's thread, without the lock.
 fn surface(result: Result<(), Failure>) {
     match result {
         Ok(()) => {}

@@ -1,4 +1,4 @@
-//! Execution: makes operands resident, runs the backend, enters outputs.
+//! Makes operands resident, runs the backend, enters outputs.
 
 use super::failures::Failure;
 use super::operation;
@@ -20,7 +20,6 @@ impl<B: SharedStorage> State<B> {
                 self.release(tensor);
                 return Ok(());
             }
-            // The tensor was created when its data arrived.
             OperationIr::Init(_) => return Ok(()),
             _ => {}
         }
@@ -51,7 +50,7 @@ impl<B: SharedStorage> State<B> {
         self.produce(&work, |state, handles| state.launch(operation, &inputs, handles, &outputs))
     }
 
-    /// Inputs become outputs. An output keeps its input's block unless another tensor shares it.
+    /// An output keeps its input's block unless another tensor shares it.
     pub fn change(
         &mut self,
         inputs: &[TensorIr],
@@ -237,11 +236,11 @@ impl<B: SharedStorage> State<B> {
         ran
     }
 
-    /// The inputs' handles, and storages that lost a tensor. Consumed handles are moved, for updates in place.
+    /// The inputs' handles, and storages that lost a tensor. Consumed handles are moved.
     pub(super) fn hand_over(&mut self, inputs: &[TensorIr]) -> (Vec<B::Handle>, Vec<BlockId>) {
         let mut consumed = Vec::new();
         let mut handles: Vec<Option<B::Handle>> = Vec::with_capacity(inputs.len());
-        // Inputs that stay come first: an operation may both read and consume a tensor.
+        // Inputs that stay come first: an operation may read and consume one tensor.
         for input in inputs {
             handles.push(match self.heap.table.tensor(input.id) {
                 Some(Tensor::Here { handle, .. }) if !consumes(input) => Some(handle.clone()),

@@ -6,8 +6,8 @@
 //! # What moves
 //!
 //! The unit is the backend's *storage*. A Flex tensor is a view (shape, strides, offset) of an allocation that several
-//! tensors may share. Both decide bits of later results: strided matrices take other paths through products, and
-//! unshared storages are updated in place. So a storage moves with all its tensors, and each keeps its view.
+//! may share. Both decide bits of later results: strided matrices take other paths through products, and unshared
+//! storages are updated in place. So a storage moves with all its tensors, and each keeps its view.
 //!
 //! # How an operation runs
 //!
@@ -15,10 +15,10 @@
 //! enter a scratch runner, consumed ones moved, others cloned: reference counts are plain Flex's. After the run, the
 //! outputs' addresses tell known storages from written ones.
 //!
-//! So operations run one at a time, and never inside tasks of the backend's thread pool.
+//! Operations run one at a time, never inside tasks of the backend's thread pool.
 //!
-//! Each operation has its own Burn `Runner`, because its private handle table allows no eviction, and a panic poisons
-//! its lock with every tensor inside. Element-wise operations and products in f32 bypass it (`loops`).
+//! Each operation has its own Burn `Runner`: its private handle table allows no eviction, and a panic poisons its lock
+//! with every tensor inside. Element-wise operations and products in f32 bypass it (`loops`).
 //!
 //! Decisions never vary between runs (`decisions_under_every_budget_match_the_record`).
 //!
@@ -26,7 +26,7 @@
 //!
 //! Storages of at least `smallest_block` bytes count. Outputs' shapes and types give their bytes, so room is made
 //! *before* an operation. Known views need none; updates in place request slightly too much. Memory beyond the shapes
-//! gets room afterwards. An operation's temporary memory does not count.
+//! gets room afterwards. Temporary memory does not count.
 //!
 //! # Refused operations
 //!
@@ -175,7 +175,7 @@ struct RouterSite<B: SharedStorage>(OffloadClient<B>);
 
 impl<B: SharedStorage> Site for RouterSite<B> {
     fn draft(&self, _: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
-        // Locked until the memory is taken: the program could fill it again.
+        // Locked until the memory is taken.
         let State { paging, heap, .. } = &mut *self.0.state();
         paging.draft(heap, len)
     }

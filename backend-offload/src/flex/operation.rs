@@ -11,7 +11,7 @@ pub fn name(operation: &OperationIr) -> String {
     let head = shown.split(" {").next().unwrap_or_default();
     let mut words = head.split(['(', ',', ' ']).filter(|word| !word.is_empty());
     let family = words.next().unwrap_or_default();
-    // The last word is the arguments' type; the operation precedes it.
+    // The last word is the arguments' type.
     match words.collect::<Vec<_>>().as_slice() {
         [.., name, _arguments] => format!("{family}::{name}"),
         _ => family.to_owned(),
@@ -24,7 +24,6 @@ pub fn flops(operation: &OperationIr) -> u64 {
     let product = |lhs: &TensorIr, out: &TensorIr| {
         2 * out.shape.num_elements() * lhs.shape.last().copied().unwrap_or(0)
     };
-    // Each number meets all weights of its channel, whichever the result.
     let convolution = |weight: &TensorIr, out: &TensorIr| {
         2 * out.shape.num_elements() * weight.shape.num_elements()
             / weight.shape.first().map_or(1, |n| (*n).max(1))

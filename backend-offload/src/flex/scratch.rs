@@ -17,7 +17,7 @@ impl<B: BackendIr> Scratch<B> {
 
     pub fn put(&self, ir: &TensorIr, handle: B::Handle) {
         let parked = self.0.register_tensor(handle, ir.shape.clone(), ir.dtype, self.0.clone()).into_ir();
-        // The runner lets callers choose the ids of registered handles, not of outputs: permute by the identity.
+        // Callers choose ids of registered handles, not of outputs: permute by the identity.
         let rename = BaseOperationIr::Permute(PermuteOpIr {
             input: parked,
             out: TensorIr { status: TensorStatus::NotInit, ..ir.clone() },

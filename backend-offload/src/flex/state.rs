@@ -19,7 +19,6 @@ pub(super) struct State<B: SharedStorage> {
     pub(super) paging: Paging,
     pub(super) heap: Heap<B>,
     pub(super) smallest_block: u64,
-    /// Each thread's first failure since its last synchronisation.
     pub(super) pending: HashMap<ThreadId, Arc<OffloadError>>,
     #[cfg(feature = "test-util")]
     pub(super) peak_found: Option<u64>,
@@ -56,7 +55,6 @@ impl<B: SharedStorage> State<B> {
         }
     }
 
-    /// Fails at a missing or failed input.
     pub(super) fn blocks_of(&mut self, work: &Work) -> Result<Vec<BlockId>, Failure> {
         let mut blocks = Vec::new();
         for input in work.inputs {

@@ -32,7 +32,7 @@ impl<B: SharedStorage> Tensor<B> {
 }
 
 pub struct Stored {
-    /// Empty only while an operation consumes the last tensor.
+    /// Empty only while an operation consumes the last.
     pub tensors: Vec<TensorId>,
     /// `None` off the device.
     pub address: Option<usize>,
@@ -87,7 +87,7 @@ impl<B: SharedStorage> Table<B> {
         self.tensors.insert(id, Tensor::Here { handle, block });
     }
 
-    /// The only tensor of a storage that was never on the device.
+    /// Adds the only tensor of a storage that was never on the device.
     pub fn add_away(&mut self, id: TensorId, view: B::View, block: BlockId) {
         self.stored.insert(block, Stored { tensors: vec![id], address: None });
         self.tensors.insert(id, Tensor::Away { view, block });
@@ -148,7 +148,7 @@ impl<B: SharedStorage> Table<B> {
         }
     }
 
-    /// Recounts storages of at least `smallest` bytes and `outputs`, which are not entered yet.
+    /// Recounts storages of at least `smallest` bytes and `outputs`, not yet entered.
     pub fn bytes_on_device(&self, smallest: u64, outputs: &[B::Handle]) -> u64 {
         let mut storages = HashMap::new();
         let entered = self.tensors.values().filter_map(|tensor| match tensor {

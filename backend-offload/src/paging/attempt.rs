@@ -16,7 +16,7 @@ impl Paging {
         operation: &dyn Fn() -> String,
     ) -> Result<(), OffloadError> {
         if self.journal.is_recording() {
-            // Recordings show each drop where it happened, not where a sweep found it.
+            // Recordings show drops where they happened, not where a sweep found them.
             self.sweep(device);
             if self.pager.recorder().is_some_and(|recorder| recorder.pending() >= TraceFile::BUFFER) {
                 self.write_trace();
@@ -43,7 +43,7 @@ impl Paging {
         Ok(())
     }
 
-    /// Best effort: stops at an operand's first failure.
+    /// Best effort: stops at the first failure.
     pub(crate) fn complete_ended<D: Device>(&mut self, device: &mut D) {
         let operation = || "completing moves".to_owned();
         let _reported_by_its_operation = Attempt::new(self, device, &operation).complete_ended();
@@ -111,13 +111,13 @@ pub(super) struct Attempt<'a, D> {
     pub(super) paging: &'a mut Paging,
     pub(super) device: &'a mut D,
     operation: &'a dyn Fn() -> String,
-    /// A block's first use only allocates: no stall, no look at the clock.
+    /// A first use only allocates: no stall, no clock.
     copying_since: Option<Instant>,
     copy_failure: Option<String>,
     uploads: Uploads,
 }
 
-/// Uploads that have released their host memory for this attempt.
+/// Uploads that have released host memory for this attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Uploads {
     None,
@@ -192,7 +192,6 @@ impl<'a, D: Device> Attempt<'a, D> {
         self.carry_out(step)
     }
 
-    /// True if the operation is ready.
     pub(super) fn carry_out(&mut self, step: Step) -> Result<bool, Halt> {
         match step {
             Step::Ready => return Ok(true),
@@ -322,7 +321,7 @@ impl Paging {
     }
 }
 
-/// If `room` no longer allows the bytes, another device or the program took them: the pager decides again.
+/// If `room` no longer allows the bytes, something else took them: the pager decides again.
 fn error_if_room(room: Limit, bytes: u64, failure: MoveFailure) -> Result<bool, Halt> {
     if room.allows(bytes) { Err(Halt::Move(failure)) } else { Ok(false) }
 }

@@ -1,4 +1,4 @@
-//! The interface to an adapter, which moves one block's bytes at a time.
+//! The interface to an adapter, which moves one block at a time.
 
 use super::Paging;
 use crate::error::OffloadError;
@@ -6,7 +6,7 @@ use pager::{BlockId, Outcome, Token};
 
 #[derive(Debug, Clone, Copy)]
 pub enum Transfer {
-    /// `copies` is false if contents are elsewhere or were never written.
+    /// `copies` is false for contents that are elsewhere or unwritten.
     Evict { block: BlockId, copies: bool },
     /// From the host.
     Bring { block: BlockId },
@@ -58,7 +58,7 @@ pub trait Device {
     /// After a move: keeps its copy and releases unused device memory.
     fn finish(&mut self, paging: &mut Paging, token: Token, outcome: Outcome);
 
-    /// `None` for an adapter whose transfers complete at once.
+    /// `None` if transfers complete at once.
     fn poll(&mut self) -> Option<(Token, Result<(), MoveFailure>)> {
         None
     }
@@ -67,8 +67,8 @@ pub trait Device {
         Err("the adapter has no move to wait for".to_owned().into())
     }
 
-    /// Removes a block that the program has dropped, here and from `paging`. The default is for adapters that are
-    /// notified of drops.
+    /// Removes a block that the program has dropped, here and from `paging`. The default suits adapters that are
+    /// notified.
     fn forget_if_dead(&mut self, _paging: &mut Paging, _block: BlockId) -> bool {
         false
     }
@@ -77,13 +77,13 @@ pub trait Device {
 
     fn trim(&mut self);
 
-    /// Releases host memory held only by finished uploads, without waiting for others.
+    /// Releases host memory of finished uploads, without waiting.
     fn release_ended(&mut self) {}
 
     /// Waits for all uploads and releases their host memory.
     fn reclaim_host(&mut self) {}
 
-    /// Whether transfers may start ahead, in parallel with the work.
+    /// Whether transfers may start ahead.
     fn may_prefetch(&self) -> bool {
         false
     }

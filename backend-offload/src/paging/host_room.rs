@@ -17,7 +17,7 @@ impl Paging {
         self.carry_out_all(device, operation, |pager, rooms| pager.steps_to_host(block, rooms))
     }
 
-    /// Data in the last bytes below the device could not reach it, so the device gets room first
+    /// Data in the last bytes below the device could not reach it: the device gets room first
     /// (`new_data_reaches_the_device_when_device_and_host_are_full`).
     pub(crate) fn begins_on_host<D: Device>(&mut self, device: &mut D, bytes: u64, arena: Arena) -> bool {
         if self.pager.place_new(bytes, arena, self.new_data) == Tier::Device {
@@ -38,7 +38,7 @@ impl Paging {
         if room.allows(len as u64) { self.tiers.draft(len).ok() } else { None }
     }
 
-    /// `None` if no room can be made: host copies are dropped, and blocks spill to the disk.
+    /// `None` if dropped copies and spills make no room.
     pub(crate) fn draft<D: Device>(
         &mut self,
         device: &mut D,
@@ -48,7 +48,7 @@ impl Paging {
             return Ok(Some(draft));
         }
 
-        // Dropped tensors and finished uploads give up their memory first.
+        // Dropped tensors and finished uploads come first.
         device.reclaim_host();
         self.cancel_ahead();
         self.sweep(device);
@@ -69,7 +69,7 @@ impl Paging {
     ) -> Result<(), OffloadError> {
         let mut attempt = Attempt::new(self, device, operation);
         loop {
-            // Ended moves need no wait. A failed one's operation requests it again.
+            // A failed move's operation requests it again.
             while attempt.complete_ended().is_err() {}
             let steps = match next(&attempt.paging.pager, attempt.paging.tiers.rooms()) {
                 Ok(steps) if steps.is_empty() => return Ok(()),

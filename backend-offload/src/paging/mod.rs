@@ -1,10 +1,10 @@
 //! The paging of one device: pager, tiers below, journal, counts.
 //!
 //! Both adapters own a [`Paging`] and implement [`Device`], which moves bytes and decides nothing.
-//! [`Paging::make_resident`] starts each step of the pager on the device, and reports its end, at once or later. A
-//! panic in a move is a failed move: the block stays (`a_panic_in_a_move_leaves_its_block_where_it_was`).
+//! [`Paging::make_resident`] starts the pager's steps on the device, and reports their ends, at once or later. A panic
+//! in a move fails it: the block stays (`a_panic_in_a_move_leaves_its_block_where_it_was`).
 //!
-//! Random programs under any budget read what they wrote, while moves end late, in any order, or not at all
+//! Random programs under any budget read what they wrote, while moves end late, in any order, or never
 //! (`any_program_under_any_budget_reads_what_it_wrote`). In repeated programs a seed times disk transfers
 //! (`any_repeated_program_reads_what_it_wrote_while_moves_are_ahead`).
 
@@ -121,7 +121,7 @@ impl Paging {
         Ok(token)
     }
 
-    /// For the block's whole life.
+    /// For the block's life.
     pub fn pin(&mut self, block: BlockId) -> Result<(), Fault> {
         self.pager.pin(block)
     }
@@ -161,7 +161,7 @@ impl Paging {
         self.tiers.keep(block, copy);
     }
 
-    /// [`Device::may_prefetch`] must agree, too.
+    /// If [`Device::may_prefetch`] agrees.
     pub(crate) fn look_ahead(&mut self) {
         self.pager.look_ahead(true);
     }

@@ -1,7 +1,7 @@
-//! Moves, reads and writes ahead of their operation. All are hints: an operation repeats what failed.
+//! Moves, reads and writes ahead of their operation: hints, since an operation repeats what failed.
 //!
 //! A needed block can take a load's memory (`memory_of_a_load_ahead_is_given_to_a_needed_block`). Devices that share a
-//! disk load nothing ahead, as none can reclaim another's memory (`devices_that_share_a_disk_load_nothing_ahead`).
+//! disk load nothing ahead: none can reclaim another's memory (`devices_that_share_a_disk_load_nothing_ahead`).
 
 use super::attempt::{Attempt, Halt};
 use super::{Device, Paging};
@@ -17,7 +17,6 @@ impl Paging {
         }
     }
 
-    /// The pager does not count them.
     pub(super) fn read_ahead(&mut self) {
         if self.tiers.has_disk() {
             let soon = self.pager.soon_from_disk(Tiers::READ_AHEAD);
@@ -25,14 +24,14 @@ impl Paging {
         }
     }
 
-    /// Into host memory that is free, or that others can leave at once.
+    /// Into host memory that is free or can be freed at once.
     pub(super) fn load_ahead<D: Device>(&mut self, device: &mut D) {
         if !self.tiers.loads_ahead() {
             return;
         }
         let mut spilled = None;
         let failed = self.carry_out_ahead(device, Link::FromDisk, |tiers, step| match step {
-            // An upload that shares the memory keeps it after a spill. A block named twice in a row was not spilled.
+            // An upload that shares the memory keeps it after a spill. A block named twice was not spilled.
             Step::Spill { block } if tiers.is_lent(block) || spilled == Some(block) => false,
             Step::Spill { block } => {
                 spilled = Some(block);

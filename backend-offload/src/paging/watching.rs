@@ -1,4 +1,4 @@
-//! Watches a step: each ready operation adds a reading of the counters.
+//! Watches a step: readings of the counters at each ready operation.
 
 use super::Paging;
 use crate::timeline::Reading;
@@ -12,7 +12,6 @@ impl Paging {
         self.watch = Some(Box::new(Watch::begin(self.reading())));
     }
 
-    /// `None` if nothing was watched.
     #[cfg(any(test, feature = "cube", feature = "router"))]
     pub(crate) fn watched_step(&mut self) -> Option<Vec<Stretch>> {
         let watch = self.watch.take()?;

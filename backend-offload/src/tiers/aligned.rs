@@ -10,7 +10,7 @@ pub(super) struct Memory {
     start: NonNull<u8>,
     layout: Layout,
     each: usize,
-    /// By buffer. Replaced ones are never freed, nor are their replacements.
+    /// By buffer. Replaced buffers and replacements are never freed.
     replaced: Vec<(usize, NonNull<u8>)>,
 }
 
@@ -27,14 +27,14 @@ impl Memory {
         Self { start, layout, each, replaced: Vec::new() }
     }
 
-    /// Another buffer for `slot`, of zeros: a transfer may use the former one for ever.
+    /// Another, zeroed buffer for `slot`: a transfer may use the former one for ever.
     pub(super) fn replace(&mut self, slot: usize) {
         let another = ManuallyDrop::new(Self::zeroed(1, self.each));
         self.replaced.retain(|(other, _)| *other != slot);
         self.replaced.push((slot, another.start));
     }
 
-    /// [`replace`](Self::replace) with the former contents, which a transfer may read for ever.
+    /// [`replace`](Self::replace) that keeps the contents.
     pub(super) fn replace_by_copy(&mut self, slot: usize) {
         let before = self.part(slot, self.each);
         self.replace(slot);

@@ -1,4 +1,4 @@
-//! The books of the host pool: bytes in use, idle and page-locked. They allocate and free nothing, for a short lock.
+//! The host pool's books: bytes in use, idle and page-locked. They allocate and free nothing, for a short lock.
 
 use super::shelves::Shelves;
 use super::slab::Slab;
@@ -7,9 +7,8 @@ use pager::Limit;
 #[derive(Debug)]
 pub(super) struct Books {
     limit: Limit,
-    /// For unpageable memory.
     pinned_limit: Limit,
-    /// The least sum of page-locked bytes that the driver refused. It is not asked for as much again.
+    /// The least sum of page-locked bytes that the driver refused: the pool stays below.
     refused_pinned: u64,
     in_use: u64,
     pinned: u64,
@@ -20,7 +19,7 @@ pub(super) struct Books {
 
 #[derive(Debug, Default)]
 struct Peaks {
-    /// In use, ever: bounds the idle memory.
+    /// Peak in use: bounds idle memory.
     ever: u64,
     recent: u64,
     reserved: u64,
@@ -85,7 +84,6 @@ impl Books {
         self.peaks.reserved = self.reserved();
     }
 
-    /// `freed` receives slabs to free.
     pub(super) fn grant(&mut self, len: usize, wants_pinned: bool, freed: &mut Vec<Slab>) -> Option<Granted> {
         let bytes = len as u64;
         if !self.limit.allows_more(self.in_use, bytes) {
@@ -113,7 +111,6 @@ impl Books {
         Some(Granted::ToAllocate { pinned })
     }
 
-    /// An idle slab of this size, within the limit.
     pub(super) fn idle(&mut self, len: usize, wants_pinned: bool) -> Option<Slab> {
         if !self.limit.allows_more(self.in_use, len as u64) {
             return None;
@@ -133,13 +130,13 @@ impl Books {
         pinned + bytes <= self.most_pinned()
     }
 
-    /// Called before `in_use` changes: a failed allocation does not count.
+    /// Precedes any change of `in_use`: a failed allocation does not count.
     fn note_peaks(&mut self) {
         self.peaks.ever = self.peaks.ever.max(self.in_use);
         self.peaks.recent = self.peaks.recent.max(self.in_use);
     }
 
-    /// Ordinary memory replaces memory that the driver did not lock. True the first time.
+    /// Notes that the driver did not lock the memory. True the first time.
     pub(super) fn unpin(&mut self, len: usize, freed: &mut Vec<Slab>) -> bool {
         self.refused_pinned = self.refused_pinned.min(self.pinned);
         self.pinned -= len as u64;

@@ -1,15 +1,15 @@
-//! The buffers that blocks pass on the way to and from the disk.
+//! The buffers that blocks pass to and from the disk.
 //!
-//! Background transfers take at most [`BACKGROUND_BUFFERS`]; the rest serves the block that the program awaits
+//! Background transfers take at most [`BACKGROUND_BUFFERS`]; the rest serves a block that the program awaits
 //! (`blocks_are_written_in_the_background_in_a_bounded_number_of_buffers`).
 //!
-//! A block counts as spilled once its bytes are in buffers. After a failed write, its buffer keeps the contents and
-//! serves reads. No block is written until a repetition succeeds; the next spill gets the error
+//! A block counts as spilled once its bytes are in buffers. After a failed write, the buffer keeps its contents and
+//! serves reads. No block is written until a retry succeeds; the next spill gets the error
 //! (`a_failed_background_write_keeps_its_contents_and_fails_the_next_block`).
 //!
-//! A dropped block waits for its pieces, so none overwrites another block
+//! A dropped block waits for its pieces: none overwrites another block
 //! (`a_block_dropped_while_it_is_written_overwrites_no_other_block`). A piece lost in a dead ring keeps its buffer and
-//! its place in the file for ever; its slot gets another buffer
+//! its place in the file; its slot gets another buffer
 //! (`a_write_lost_in_a_dead_ring_keeps_its_contents_and_its_place`).
 
 mod carriers;
@@ -37,7 +37,7 @@ pub(super) const BACKGROUND_BUFFERS: usize = BUFFERS - 2;
 
 pub(super) struct Bounce {
     file: Arc<File>,
-    /// Dropped before `memory`, whose buffers transfers may use.
+    /// Dropped before `memory`, which transfers may use.
     carriers: Carriers,
     memory: Memory,
     pieces: [Option<Piece>; BUFFERS],
@@ -95,8 +95,7 @@ impl Bounce {
         }
     }
 
-    /// Waits for a write, or drops another block's read-ahead piece. `None` if only `owner`'s reads and failed writes
-    /// remain.
+    /// Waits for a write, or drops another block's read-ahead. `None` if only `owner`'s reads and failed writes remain.
     pub(super) fn spare(&mut self, owner: u64) -> Option<usize> {
         loop {
             if let Some(slot) = self.free_or_reaped() {
@@ -119,7 +118,7 @@ impl Bounce {
         })
     }
 
-    /// The rest of `len` bytes is zeros.
+    /// Zeros up to `len` bytes.
     pub(super) fn fill(&mut self, slot: usize, bytes: &[u8], len: usize) {
         assert!(self.pieces[slot].is_none(), "the buffer is in use");
         // SAFETY: no transfer uses a spare buffer.
@@ -249,7 +248,7 @@ impl Bounce {
         }
     }
 
-    /// At most [`BACKGROUND_BUFFERS`] buffers stay in use.
+    /// Leaves at most [`BACKGROUND_BUFFERS`] in use.
     pub(super) fn leave_behind(&mut self, owner: u64) -> io::Result<()> {
         while self.taken() > BACKGROUND_BUFFERS {
             if let Some(slot) = self.oldest_write() {
@@ -323,7 +322,7 @@ impl Bounce {
         }
     }
 
-    /// Drops ended read-ahead pieces of blocks that are not `wanted`.
+    /// Drops ended read-ahead pieces of unwanted blocks.
     pub(super) fn keep_ahead(&mut self, wanted: impl Fn(u64) -> bool) {
         for slot in self.slots_of(|piece| piece.direction == Direction::Read && !wanted(piece.part.owner)) {
             if self.has_landed(slot) || self.has_ended(slot) {
@@ -427,7 +426,7 @@ fn same(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error)
 }
 
-/// Waits, because the kernel and threads may still use the buffers.
+/// Waits: kernel and threads may still use the buffers.
 impl Drop for Bounce {
     fn drop(&mut self) {
         self.land_all();

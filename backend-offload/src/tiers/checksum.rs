@@ -1,10 +1,10 @@
-//! Checksums of spilled contents: always on the disk, in paranoid mode on the host.
+//! Checksums of spilled contents: always on disk, on the host in paranoid mode.
 
 /// No sum waits for another.
 const LANES: usize = 4;
 const LINE: usize = LANES * size_of::<u64>();
 
-/// Fast. Detects mistakes, not adversaries.
+/// Fast: detects mistakes, not adversaries.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     Checksum::default().of_last(bytes)
 }

@@ -35,7 +35,6 @@ pub(crate) struct Below {
     pub traffic: Arc<Traffic>,
 }
 
-/// Bytes of the program's own buffers.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     pub written: AtomicU64,
@@ -127,7 +126,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Cancels the write ahead of another block. True once the disk has all bytes.
+    /// Cancels another block's write ahead. True once the disk has all bytes.
     pub fn write_ahead(&mut self, block: BlockId) -> Result<bool, OffloadError> {
         let begun = self.ahead.take().filter(|(id, _)| *id == block);
         let Some(disk) = &self.disk else { return Ok(false) };
@@ -202,7 +201,7 @@ impl Tiers {
         }
     }
 
-    /// Best effort: allocates no memory and never fails.
+    /// Best effort: allocates nothing and never fails.
     pub fn read_ahead(&self, soon: &[BlockId]) {
         if let Some(disk) = &self.disk {
             let loading = self.loading.as_ref().map(|(block, ..)| block);
@@ -277,7 +276,7 @@ impl Tiers {
             (Share::Part, None, None) => draft.fill(0),
             (Share::Part, Some(lease), _) => draft.copy_from_slice(lease.bytes()),
             (Share::Part, None, Some(spilled)) if spilled.read(&mut draft).is_err() => return false,
-            // Clearing a 7B model's weights would take seconds in which nothing is launched.
+            // Clearing a 7B model's weights would take seconds without a launch.
             (Share::Part, None, Some(_)) | (Share::Whole, ..) => {}
         }
         edit(&mut draft);
@@ -371,7 +370,6 @@ mod tests {
         assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes()[..2], [4, 3]);
     }
 
-    /// A block that changed meanwhile is written from the start.
     #[test]
     fn a_block_written_ahead_is_spilled_with_its_present_contents() {
         let len = 8 * PIECE + 5;

@@ -2,12 +2,12 @@
 //!
 //! A full disk is refused at the start
 //! (`a_full_disk_is_refused_at_the_start_and_one_that_fills_up_later_does_no_harm`). Folders in memory or on another
-//! machine get a warning (`a_folder_in_memory_is_accepted_with_a_warning`).
+//! machine draw a warning (`a_folder_in_memory_is_accepted_with_a_warning`).
 //!
 //! The file vanishes with the process (`a_killed_run_leaves_nothing_on_the_disk`). A needed name is removed at once
 //! (`a_file_system_without_nameless_files_gets_files_whose_names_vanish_at_once`).
 //!
-//! Transfers bypass the system's cache where possible: it would take memory that the host budget leaves to others.
+//! Transfers bypass the system's cache where possible: it takes memory that the host budget leaves to others.
 
 mod reading;
 
@@ -28,7 +28,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// All devices of a process share one disk.
 #[derive(Debug)]
 pub(crate) struct Disk {
     folder: PathBuf,
@@ -52,7 +51,7 @@ struct Books {
     peak: u64,
 }
 
-/// A block's contents, on the disk or in buffers being written. A drop frees the space.
+/// A block's contents, on disk or in buffers. A drop frees the space.
 #[derive(Debug)]
 pub(super) struct Spilled {
     disk: Arc<Disk>,
@@ -98,7 +97,7 @@ pub struct DiskSpeed {
 /// Measures the disk of `folder` by writing and reading `bytes` bytes.
 ///
 /// # Errors
-/// If the folder cannot serve as a disk; see [`OffloadConfig::disk`](crate::OffloadConfig::disk).
+/// If the folder is unsuitable; see [`OffloadConfig::disk`](crate::OffloadConfig::disk).
 pub fn disk_speed(folder: &Path, bytes: usize) -> Result<DiskSpeed, OffloadError> {
     let disk = Disk::open(folder, (bytes as u64).next_multiple_of(ALIGNMENT))?;
     let mut block: Vec<u8> = (0..bytes).map(|n| (n >> 3) as u8).collect();
@@ -307,7 +306,6 @@ impl Writing {
     ) -> bool {
         for part in self.spilled.pieces().skip(self.begun).take(pieces) {
             let Some(slot) = spare(bounce, self.spilled.number) else { return false };
-            // `of_last` adds the last piece at the end.
             self.checksum.add(&bytes[self.last..self.end]);
             (self.last, self.end) = (self.end, bytes.len().min(self.end + part.len));
             bounce.fill(slot, &bytes[self.last..self.end], part.len);
@@ -330,13 +328,13 @@ impl Writing {
         Ok(self.sealed(bytes))
     }
 
-    /// Copies no more than the free background buffers hold.
+    /// Copies no more than free background buffers hold.
     pub(super) fn continue_in_background(mut self, bytes: &[u8]) -> Result<BackgroundWrite, OffloadError> {
         let disk = self.spilled.disk.clone();
         let Ok(mut bounce) = disk.bounce.try_lock() else { return Ok(BackgroundWrite::UnderWay(self)) };
         bounce.reap();
         let error = bounce.error_of(self.spilled.number);
-        // Failed writes are repeated first: the next spill waits for them.
+        // Failed writes come first: the next spill waits for them.
         let all = !bounce.has_failed()
             && self.write_pieces(&mut bounce, bytes, BACKGROUND_BUFFERS, |bounce, _| {
                 bounce.spare_in_background()
@@ -394,7 +392,6 @@ impl Drop for Joined {
 
 impl Drop for Spilled {
     fn drop(&mut self) {
-        // No late write may reach another block.
         let mut bounce = self.disk.bounce();
         bounce.forget(self.number, None);
         if !bounce.is_lost(self.number) {

@@ -12,7 +12,6 @@ fn padded(len: u64) -> u64 {
 
 #[derive(Debug)]
 pub(super) struct Extents {
-    /// End of each part, by its start.
     free: BTreeMap<u64, u64>,
     left: u64,
 }
@@ -27,7 +26,7 @@ impl Extents {
         self.left
     }
 
-    /// Takes the smallest part that holds `len` bytes, or the largest parts. `None` if too little is free.
+    /// Takes the smallest part that holds `len` bytes, else the largest parts. `None` if too little is free.
     pub(super) fn take(&mut self, len: u64) -> Option<Vec<Range<u64>>> {
         let mut wanted = padded(len);
         if wanted > self.left {

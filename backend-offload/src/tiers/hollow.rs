@@ -1,5 +1,5 @@
-//! Memory for dry runs: an address range that takes memory only where it is written, so a small machine can record
-//! programs with optimizer state on the host.
+//! Memory for dry runs: address space that takes memory only where written. So a small machine can record programs with
+//! optimizer state on the host.
 
 use std::ptr::{NonNull, null_mut};
 
@@ -48,7 +48,7 @@ impl Drop for HollowMemory {
 mod tests {
     use super::*;
 
-    /// Bytes that change under a shared reference would be undefined behaviour.
+    /// Bytes that change under a shared reference are undefined behaviour.
     #[test]
     fn a_hollow_buffer_shares_no_byte_with_another_or_with_itself() {
         const LEN: usize = (64 << 20) + 4096;

@@ -1,12 +1,12 @@
 //! Host memory available to this process.
 //!
-//! Page cache that the kernel can give up counts as available
-//! (`page_cache_of_a_container_counts_as_available`). Other systems than Linux are not asked.
+//! Page cache that the kernel can give up counts as available (`page_cache_of_a_container_counts_as_available`). Linux
+//! only.
 
 #[cfg(target_os = "linux")]
 use std::path::Path;
 
-/// Bytes that machine and control group leave, if the system reports them.
+/// Bytes that machine and control group leave, if reported.
 #[cfg(target_os = "linux")]
 pub fn available_memory() -> Option<u64> {
     let machine = meminfo_available(&std::fs::read_to_string("/proc/meminfo").ok()?)?;
@@ -26,12 +26,11 @@ fn meminfo_available(text: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// The names of one version of control groups.
 #[cfg(target_os = "linux")]
 struct Names {
     limit: &'static str,
     used: &'static str,
-    /// In `memory.stat`: pages of files not used lately, in all groups below.
+    /// In `memory.stat`: file pages not used lately, in all groups below.
     cache: &'static str,
 }
 
@@ -159,7 +158,7 @@ mod tests {
         assert_eq!(unlimited.room("0::/c\n"), Some(8 * GIB));
     }
 
-    /// The path names a group of the host; the container sees its own group at the root.
+    /// A container sees its own group at the root; the path names a group of the host.
     #[test]
     fn a_group_that_is_mounted_at_the_root_is_found() {
         let files = [("memory.limit_in_bytes", "1000\n"), ("memory.usage_in_bytes", "400\n")];

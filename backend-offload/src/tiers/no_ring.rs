@@ -1,4 +1,4 @@
-//! The ring on systems without `io_uring`: it never opens.
+//! The ring without `io_uring`: it never opens.
 
 use super::transfer::Direction;
 use std::fs::File;

@@ -19,7 +19,7 @@ pub(crate) struct HostPool {
 #[derive(Debug)]
 pub struct Draft(Held);
 
-/// A block's contents on the host. Counts until its last clone is gone, as uploads may read it.
+/// A block's contents on the host. Counts until its last clone drops: uploads may read it.
 #[derive(Debug, Clone)]
 pub struct Lease(Arc<Held>);
 
@@ -35,7 +35,7 @@ impl HostPool {
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
-        // Every statement that can panic leaves the books consistent.
+        // No panic leaves the books inconsistent.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

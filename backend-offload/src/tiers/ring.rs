@@ -1,10 +1,9 @@
 //! Background transfers by `io_uring`, without a thread.
 //!
 //! Where the kernel refuses it, threads take over with the same bytes and errors
-//! (`threads_take_over_from_a_ring_that_refuses_entries`). This is reported once
-//! (`a_kernel_without_rings_is_reported_once`).
+//! (`threads_take_over_from_a_ring_that_refuses_entries`), reported once (`a_kernel_without_rings_is_reported_once`).
 //!
-//! A ring that the kernel no longer serves loses its pieces after a minute
+//! A ring no longer served loses its pieces after a minute
 //! (`a_read_lost_in_a_dead_ring_fails_and_its_late_bytes_reach_no_other_block`).
 
 use super::transfer::{BUFFERS, Direction};
@@ -15,10 +14,10 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-/// Poll interval where the kernel cannot wake the program.
+/// Where the kernel cannot wake the program.
 const NAP: Duration = Duration::from_millis(1);
 
-/// The longest poll without an end of any piece.
+/// The longest poll without an ended piece.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(super) struct Ring {
@@ -64,7 +63,8 @@ impl Ring {
     /// False if the kernel refuses.
     ///
     /// # Safety
-    /// The piece lies in the ring's buffers; file and piece belong to the kernel until it has [landed](Self::landed).
+    /// The piece lies in the ring's buffers. File and piece belong to the kernel until the piece has
+    /// [landed](Self::landed).
     pub(super) unsafe fn start(
         &mut self,
         slot: usize,
@@ -114,7 +114,7 @@ impl Ring {
         self.ended[slot].is_some()
     }
 
-    /// `None` if the ring is dead: the kernel may use file and piece at any time, for ever.
+    /// `None` if the ring is dead: the kernel may use file and piece for ever.
     pub(super) fn landed(&mut self, slot: usize) -> Option<io::Result<usize>> {
         while !self.has_ended(slot) {
             // Entering the kernel would submit a refused entry: poll.

@@ -50,7 +50,7 @@ impl Shelves {
         self.by_size.entry((slab.is_pinned(), len)).or_default().slabs.push(slab);
     }
 
-    /// Removes at least `excess` bytes of one kind of slabs, if there are as many; longest unrequested sizes first.
+    /// Removes at least `excess` bytes of one kind, if possible; longest unrequested sizes first.
     pub(super) fn trim(&mut self, mut excess: u64, pinned: bool) -> Vec<Slab> {
         let mut freed = Vec::new();
         while excess > 0 {

@@ -23,7 +23,7 @@ pub(crate) enum Slab {
     Hollow(HollowMemory),
 }
 
-/// Aligned by hand: memory aligned by glibc seldom serves the next request of its size, so a process could hold a fifth
+/// Aligned by hand: glibc's aligned memory seldom serves the next request of its size. A process could hold a fifth
 /// more than its tiers count.
 pub(crate) struct HeapMemory {
     memory: Vec<u8>,
@@ -68,8 +68,8 @@ unsafe impl Sync for PinnedMemory {}
 
 impl PinnedMemory {
     /// # Safety
-    /// `start` points to `len` initialised bytes that nothing else uses. `free` releases them on any thread, given
-    /// `context`.
+    /// `start` points to `len` initialised bytes that nothing else uses. Any thread may release them by
+    /// `free(context)`.
     #[cfg_attr(
         not(any(feature = "cuda", feature = "adapter", test)),
         expect(dead_code, reason = "only CUDA can pin host memory")
@@ -91,7 +91,7 @@ impl Drop for PinnedMemory {
 }
 
 impl Slab {
-    /// On Linux, large slabs take memory only where they are written.
+    /// On Linux, large slabs take memory only where written.
     pub(crate) fn dry_run(len: usize) -> Option<Self> {
         #[cfg(target_os = "linux")]
         if len >= SMALLEST {

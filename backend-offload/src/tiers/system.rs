@@ -29,7 +29,7 @@ mod linux {
         or_with_a_name(file, folder)
     }
 
-    /// Without support for nameless files, as on network mounts, a name exists briefly.
+    /// Where nameless files are unsupported, as on network mounts, a name exists briefly.
     fn or_with_a_name(opened: Result<OwnedFd, Errno>, folder: &Path) -> io::Result<File> {
         match opened {
             Err(Errno::OPNOTSUPP | Errno::ISDIR) => Ok(open_and_unlink(folder)?.into()),
@@ -42,7 +42,7 @@ mod linux {
         let mut number = 0_u64;
         let (path, file) = loop {
             let path = folder.join(format!(".offload-{process}-{number}"));
-            // Without `O_DIRECT`: its refusal would leave the file behind.
+            // Without `O_DIRECT`, whose refusal would leave the file behind.
             match open_file(&path, FLAGS | OFlags::CREATE | OFlags::EXCL, MODE) {
                 // Another process uses the file, or was killed here.
                 Err(Errno::EXIST) => number += 1,
@@ -63,7 +63,6 @@ mod linux {
         Ok(fallocate(file, FallocateFlags::empty(), 0, len)?)
     }
 
-    /// `None` for a disk.
     pub(in super::super) fn no_disk(file: &File) -> Option<&'static str> {
         kind(fstatfs(file).ok()?.f_type as u64)
     }

@@ -20,7 +20,7 @@ pub(super) fn move_all(file: &File, direction: Direction, piece: &mut [u8], plac
     }
 }
 
-/// Moves the rest of a partial transfer of `moved` bytes.
+/// Moves the rest after a partial transfer of `moved` bytes.
 pub(super) fn finish(
     file: &File,
     direction: Direction,
@@ -39,7 +39,7 @@ pub(super) fn finish(
     Ok(())
 }
 
-/// The kernel cancels transfers of ended threads (`ECANCELED`, 125).
+/// The kernel cancels ended threads' transfers (`ECANCELED`, 125).
 fn is_passing(error: &io::Error) -> bool {
     let cancelled = cfg!(target_os = "linux") && error.raw_os_error() == Some(125);
     cancelled || matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)

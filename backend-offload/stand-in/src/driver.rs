@@ -1,4 +1,4 @@
-//! The driver's state behind one lock. Queued work runs on the calling thread, under the lock.
+//! The driver's state behind one lock. Queued work runs on the calling thread.
 
 use std::{
     ops::Range,
@@ -34,7 +34,7 @@ pub(crate) struct Copy {
     pub(crate) actor: &'static str,
     pub(crate) to: CopyEnd,
     pub(crate) from: CopyEnd,
-    /// Whether it moves nothing, and a wait for it returns an error.
+    /// Moves nothing, and a wait for it returns an error.
     pub(crate) fails: bool,
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn driver() -> MutexGuard<'static, Driver> {
     DRIVER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The final check, at exit. Skipped if another thread holds the lock.
+/// The final check, at exit, unless another thread holds the lock.
 pub(crate) fn check_all_guards() {
     if let Ok(driver) = DRIVER.try_lock() {
         require(driver.device.check_guards(None, "the end of the process"));
@@ -125,7 +125,7 @@ impl Driver {
         self.timeline.stream_waits(stream, record.time);
     }
 
-    /// For `call`, a synchronising one. Returns the error of a failed copy that the host waited for.
+    /// Returns the error of a failed copy that the host waited for in `call`.
     pub(crate) fn host_waits(&mut self, stream: StreamId, call: &'static str) -> Result<(), CopyFailed> {
         self.run(Goal::Stream(stream));
         let end = self.timeline.end_of(stream);
@@ -226,8 +226,7 @@ impl Driver {
         unsafe { copy(to, from) }
     }
 
-    /// A copy into pageable memory reads values. One into pinned memory may spill an unwritten tensor, so its bytes are
-    /// only counted.
+    /// A copy into pageable memory reads values. One into pinned memory may spill an unwritten tensor: it is counted.
     fn check_written(&mut self, to: &CopyEnd, from: Rows, actor: &str) {
         match self.device.check_written(from, actor) {
             Err(_) if matches!(to, CopyEnd::Pinned(_)) => {

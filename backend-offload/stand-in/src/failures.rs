@@ -1,4 +1,4 @@
-//! Failures that options ask for: refused allocations, and a copy that fails.
+//! Failures that options request: refused allocations, and a copy that fails.
 
 use crate::{
     races::{KnownOrder, Moment},
@@ -29,7 +29,7 @@ impl Failures {
         self.faults.allocations_after.is_some_and(|after| self.allocations > after)
     }
 
-    /// Whether this copy fails. Only one does.
+    /// Whether this copy fails: only one does.
     pub(crate) fn fails_copy(&mut self, when: Moment) -> bool {
         let fails = self.faults.copies_after == Some(self.copies);
         self.copies += 1;
@@ -39,7 +39,7 @@ impl Failures {
         fails
     }
 
-    /// The error, if the host has waited for the failed copy. Without `STAND_IN_STICKY`, once.
+    /// The error, once the host has waited for the failed copy. Without `STAND_IN_STICKY`, once.
     pub(crate) fn after_wait(&mut self, order: &KnownOrder) -> Result<(), CopyFailed> {
         if self.unseen.take_if(|copy| order.host_has(*copy)).is_some() {
             self.stays = self.faults.sticky;
@@ -48,7 +48,6 @@ impl Failures {
         Ok(())
     }
 
-    /// The error, if it stays.
     pub(crate) fn check(&self) -> Result<(), CopyFailed> {
         if self.stays { Err(CopyFailed) } else { Ok(()) }
     }

@@ -3,7 +3,7 @@
 //! A fiber runs until its thread waits. The order is fixed, so results are deterministic. A missing barrier shows only
 //! if it breaks this order.
 //!
-//! A warp exchange ends when all running lanes of the mask have arrived. Two sets of slots suffice: all lanes leave an
+//! A warp exchange ends once all running lanes of the mask arrive. Two sets of slots suffice: all lanes leave an
 //! exchange before any starts its second next one.
 
 mod stacks;
@@ -84,7 +84,7 @@ struct Warp {
     alive: Cell<u32>,
 }
 
-/// Cells, because the fibers and the loop that resumes them share it.
+/// Cells: the fibers and the loop that resumes them share it.
 struct Block {
     fibers: Vec<Fiber>,
     warps: Vec<Warp>,
@@ -104,8 +104,6 @@ pub(crate) struct Fibers {
 }
 
 impl Fibers {
-    /// Runs the block at `position.block` to its end.
-    ///
     /// # Safety
     /// `body` must accept `arguments` and read its place from `position`, which nothing else may use meanwhile.
     pub(crate) unsafe fn run(
@@ -184,8 +182,7 @@ impl Block {
         }
     }
 
-    /// Called when no fiber is ready. Ends exchanges that some lanes of a warp did not join; without any, opens the
-    /// barrier.
+    /// With no fiber ready: ends exchanges that some lanes did not join; without any, opens the barrier.
     fn release_waiting(&self) {
         let mut released = false;
         for (index, warp) in self.warps.iter().enumerate().filter(|(_, warp)| warp.arrived.get() != 0) {
@@ -217,7 +214,6 @@ impl Block {
         }
     }
 
-    /// Returns when the fiber is resumed.
     fn suspend(&self, state: State) {
         let fiber = &self.fibers[self.current.get()];
         fiber.state.set(state);
@@ -243,7 +239,7 @@ extern "C" fn barrier() {
     running().suspend(State::AtBarrier);
 }
 
-/// Waits for the lanes of the mask. Points `slots` to their values and returns the lanes that arrived.
+/// Waits for the lanes of the mask. Points `slots` to their values; returns the lanes that arrived.
 unsafe extern "C" fn warp_exchange(mask: u32, value: u64, slots: *mut *const u64) -> u32 {
     let block = running();
     let fiber = &block.fibers[block.current.get()];

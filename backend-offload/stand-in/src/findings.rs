@@ -40,7 +40,6 @@ impl Finding {
         }
     }
 
-    /// Whether memory no longer has the contents that the program assumes.
     fn is_fatal(self) -> bool {
         matches!(
             self,
@@ -67,7 +66,6 @@ impl Fault {
         Self { finding, circumstances: circumstances.into() }
     }
 
-    /// Does not return if the finding is fatal.
     pub(crate) fn report(&self) {
         let count = report::count_finding(self.finding);
         let fatal = self.finding.is_fatal() || settings().checks.strict;

@@ -1,6 +1,6 @@
 //! Kernels: from NVRTC's CUDA C++ to a function on the CPU.
 //!
-//! The order is `canonical`, `translate`, `compile` with its `cache`, `object` and `launch`.
+//! The order is `canonical`, `translate`, `compile` with its `cache`, `object`, `launch`.
 
 mod cache;
 mod canonical;
@@ -13,5 +13,4 @@ pub(crate) use compile::compile;
 pub(crate) use launch::Launch;
 pub(crate) use object::{Image, Kernel, Parameter};
 
-/// The most dynamic shared memory of a block.
 pub(crate) const SHARED_BYTES: usize = 256 << 10;

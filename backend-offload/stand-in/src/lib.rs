@@ -1,9 +1,9 @@
 //! A CUDA driver and run-time compiler for machines without a GPU, loaded as `libcuda` and `libnvrtc`.
 //!
-//! It answers the calls that CubeCL makes through cudarc. No program links it
+//! It answers CubeCL's calls through cudarc; no program links it
 //! (`the_stand_in_has_no_dependencies_and_no_member_links_it`). Device memory is host memory, and kernels run on the
-//! calling thread. To find errors that a GPU may hide, work happens late or in unusual order, between guards. README.md
-//! lists options, findings and limits.
+//! calling thread. Work happens late or in unusual order, to find errors that a GPU may hide. README.md lists options,
+//! findings and limits.
 //!
 //! | file | content |
 //! |---|---|
@@ -14,10 +14,10 @@
 //! | `memory` | device and page-locked memory, guards, written ranges |
 //! | `races` | unordered accesses; pure |
 //! | `timeline` | simulated clock; pure except for its file and counts |
-//! | `prices` | what calls, copies and kernels take on that clock |
-//! | `fibers` | a block whose threads wait for each other |
+//! | `prices` | times of calls, copies and kernels |
+//! | `fibers` | threads of a block that wait for each other |
 //! | `kernels` | from CUDA C++ to a function |
-//! | `failures` | failures that options ask for |
+//! | `failures` | failures on request |
 //! | `findings`, `report` | errors of the program, and counters |
 //! | `exports` | C functions |
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -1,8 +1,8 @@
-//! Price lists of the simulated clock: seconds of calls on the host, and speeds of a device and its link.
+//! Prices of the simulated clock: seconds of calls on the host, and speeds of a device and its link.
 //!
-//! [`Prices::FLAT`] is the default, without a card: only submitting work and asking for its end take time. A card's
-//! bandwidth and FLOP/s come from NVIDIA's data sheets, its page-locked speed from the trainer's plan. All other numbers
-//! are estimates, not measurements: they compare programs and do not predict a step's time.
+//! [`Prices::FLAT`], the default, charges only for submitting work and waiting. A card's bandwidth and FLOP/s come from
+//! NVIDIA's data sheets, its page-locked speed from the trainer's plan. All else is estimated: it compares programs and
+//! does not predict a step's time.
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Prices {
@@ -10,9 +10,9 @@ pub(crate) struct Prices {
     pub(crate) memory: Memory,
     pub(crate) link: Link,
     pub(crate) kernels: Kernels,
-    /// Work that may be queued on a stream. The next call waits for the oldest.
+    /// Most work queued on a stream. The next call waits for the oldest.
     pub(crate) queue_depth: usize,
-    /// Whether waits of CubeCL's collector thread leave the clock alone. Otherwise they hold up the program.
+    /// Waits of CubeCL's collector thread leave the clock alone, instead of holding up the program.
     pub(crate) collector_is_apart: bool,
 }
 
@@ -67,19 +67,19 @@ pub(crate) struct Link {
     pub(crate) latency: f64,
     /// Bytes per second.
     pub(crate) pinned: f64,
-    /// Bytes per second through the driver's staging buffer. `None` treats pageable uploads like others.
+    /// Bytes per second through the driver's staging buffer. `None`: as from page-locked memory.
     pub(crate) pageable: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Kernels {
-    /// Seconds of a kernel without its bytes and FLOPs.
+    /// Seconds of a kernel without bytes and FLOPs.
     pub(crate) fixed: f64,
     /// Bytes per second.
     pub(crate) memory: f64,
     /// FLOP/s.
     pub(crate) arithmetic: f64,
-    /// FLOPs for each byte. A kernel's source does not tell them.
+    /// FLOPs for each byte, which a kernel's source does not reveal.
     pub(crate) intensity: f64,
 }
 
@@ -98,7 +98,7 @@ const CALLS: Calls = Calls {
     other: 0.2e-6,
 };
 
-/// Estimates: 100 MB take 40 ms to lock; a mapping costs by the call, hardly by the byte.
+/// Estimates: locking 100 MB takes 40 ms; a mapping costs by the call.
 const MEMORY: Memory = Memory {
     page_lock: Price { base: 50e-6, speed: 2.5e9 },
     page_unlock: Price { base: 100e-6, speed: f64::INFINITY },
@@ -120,7 +120,7 @@ impl Prices {
         Some(match name {
             // RTX 4090: PCIe 4 x16; FLOP/s of bf16 factors with f32 sums.
             "4090" => Self::card(1008e9, 165.2e12, 25e9, 9e9),
-            // RTX 4060 Laptop at its highest clock: PCIe 4 x8, and calls on a slower core.
+            // RTX 4060 Laptop at its highest clock: PCIe 4 x8, a slower core.
             "laptop" => Self { calls: CALLS.times(1.5), ..Self::card(256e9, 29.1e12, 12e9, 6e9) },
             // H100 SXM, dense: PCIe 5 x16.
             "h100" => Self::card(3350e9, 989e12, 50e9, 10e9),
@@ -134,7 +134,7 @@ impl Prices {
             memory: MEMORY,
             link: Link { latency: 2.5e-6, pinned, pageable: Some(pageable) },
             kernels: Kernels { fixed: 3e-6, memory, arithmetic, intensity: 0.0 },
-            // As far as is known; NVIDIA documents no number.
+            // NVIDIA documents no number.
             queue_depth: 1024,
             collector_is_apart: true,
         }

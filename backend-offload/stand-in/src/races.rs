@@ -1,14 +1,14 @@
-//! Detection of missing waits: two unordered accesses to the same device memory, at least one a write. Looks at
-//! requests, so one run in any mode finds them.
+//! Missing waits: two unordered accesses to the same device memory, at least one a write. Requests reveal them in one
+//! run of any mode.
 //!
-//! Each stream has a vector clock; events carry clocks, and waits merge them. What the host has waited for precedes its
-//! later requests from all threads. A kernel's operand counts as one byte, because its extent is unknown.
+//! Streams have vector clocks; events carry them, and waits merge them. What the host has waited for precedes later
+//! requests of all threads. A kernel's operand counts as one byte: its extent is unknown.
 
 use std::{collections::BTreeMap, ops::Range};
 
 use crate::schedule::StreamId;
 
-/// For each stream, how much work is known to have happened.
+/// For each stream, the work known to have happened.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Clock(Vec<u64>);
 
@@ -96,7 +96,7 @@ struct PastAccess {
 pub(crate) struct Races(BTreeMap<u64, Vec<PastAccess>>);
 
 impl Races {
-    /// Adds an access by `when`. Returns a line for each earlier access that it races with.
+    /// Adds an access by `when`. Returns a line for each race with an earlier one.
     pub(crate) fn touch(
         &mut self,
         block: u64,
@@ -113,7 +113,7 @@ impl Races {
             .filter_map(|old| Some((old, intersection(&old.access.range, &access.range)?)))
             .map(|(old, both)| describe(block, old, &access, when, &both))
             .collect();
-        // Drops accesses that the host has waited for, or that this one covers in its stream.
+        // Drops accesses that the host has waited for, or that this one covers.
         earlier.retain(|old| {
             let covered = old.when.stream == when.stream
                 && access.range.start <= old.access.range.start

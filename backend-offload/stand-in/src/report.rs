@@ -44,7 +44,7 @@ pub(crate) struct DeviceMemoryUse {
     pub(crate) refused_allocations: u64,
     pub(crate) unmapped_bytes: u64,
     pub(crate) trims: u64,
-    /// Of the fullest device.
+    /// The fullest device's.
     pub(crate) peak_bytes: u64,
 }
 
@@ -61,10 +61,10 @@ pub(crate) struct CopiesByKind {
     pub(crate) to_device: Amount,
     pub(crate) to_host: Amount,
     pub(crate) within_device: Amount,
-    /// Of all copies, those that failed because an option asked for it.
+    /// Copies that failed on request.
     pub(crate) failed: u64,
     pub(crate) pageable: Amount,
-    /// Of all copies, those that move unwritten bytes into pinned memory.
+    /// Copies of unwritten bytes into pinned memory.
     pub(crate) unwritten_to_pinned: Amount,
 }
 
@@ -114,12 +114,11 @@ impl HostCounts {
 
 static COUNTERS: Mutex<Option<Counters>> = Mutex::new(None);
 
-/// Has its own lock, for reports of faults inside a kernel.
+/// Its own lock permits reports from inside a kernel.
 pub(crate) fn count(update: impl FnOnce(&mut Counters)) {
     update(counters().get_or_insert_default());
 }
 
-/// Returns the number of this kind so far.
 pub(crate) fn count_finding(finding: Finding) -> u64 {
     let mut count = 0;
     self::count(|counters| {

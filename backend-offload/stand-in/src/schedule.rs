@@ -1,9 +1,9 @@
-//! The order of queued work: a pure function of the work, the mode and the seed. The caller executes the work.
+//! The order of queued work: a pure function of work, mode and seed. The caller executes it.
 //!
-//! As in CUDA, work of one stream happens in order, and work after a wait happens after its target. All else is free.
-//! `Random` runs some streams as far ahead as possible, others only when forced.
+//! As in CUDA, a stream's work happens in order, and work after a wait follows the wait's target. All else is free.
+//! `Random` runs some streams far ahead, others only when forced.
 //!
-//! An event is a [`Mark`], a position in a stream. Marks refer to earlier work only, so waits form no cycle.
+//! An event is a [`Mark`], a position in a stream. Marks refer to earlier work, so waits form no cycle.
 
 use std::collections::VecDeque;
 
@@ -27,13 +27,13 @@ impl StreamId {
 pub(crate) struct Mark {
     pub(crate) stream: StreamId,
     position: u64,
-    /// Whether the stream had any work besides waits.
+    /// Whether the stream had work besides waits.
     pub(crate) after_work: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Goal {
-    /// Nothing has to happen; the mode decides.
+    /// Nothing must happen; the mode decides.
     Optional,
     Progress(StreamId),
     Mark(Mark),
@@ -63,7 +63,7 @@ pub(crate) struct Schedule<W> {
     streams: Vec<Stream<W>>,
 }
 
-/// In `Random`: probability that an unrelated stream is drawn first, and least probability that it then runs.
+/// In `Random`: the chance that an unrelated stream is drawn first, and the least that it then runs.
 const UNRELATED_CHANCE: f64 = 0.5;
 const LEAST_EAGERNESS: f64 = 0.05;
 
@@ -114,7 +114,7 @@ impl<W> Schedule<W> {
         })
     }
 
-    /// Must be executed before the next call. `None` at the goal.
+    /// To execute before the next call. `None` at the goal.
     pub(crate) fn next(&mut self, goal: Goal) -> Option<W> {
         loop {
             let stream = self.choose(goal)?;
@@ -167,7 +167,7 @@ impl<W> Schedule<W> {
         (self.is_ready(id) && self.random.fraction() < chance).then_some(id)
     }
 
-    /// The stream whose front must run for `stream` to continue: itself, or the end of its chain of waits.
+    /// The stream whose front must run for `stream` to continue: itself, or its chain of waits' end.
     fn stream_to_run_for(&self, mut stream: StreamId) -> StreamId {
         while let Some(Entry::Wait(mark)) = self.streams[stream.0].queue.front() {
             if self.is_done(*mark) {

@@ -1,5 +1,5 @@
-//! Segmentation faults of kernels, and of programs that touch device memory or freed pinned memory. Other faults go to
-//! the previous handler.
+//! Segmentation faults of kernels, and of programs that touch device or freed pinned memory. Others go to the previous
+//! handler.
 
 use std::{
     ffi::{c_int, c_void},
@@ -38,8 +38,7 @@ pub(crate) fn install_handler() {
     unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = handle as *const () as usize;
-        // Not on Rust's signal stack, which may be too small for a report. So a stack overflow ends the process without
-        // a message.
+        // Rust's signal stack may be too small for a report. So a stack overflow ends the process without a message.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
         libc::sigaction(libc::SIGSEGV, &raw const action, previous.as_mut_ptr());
         _ = PREVIOUS_HANDLER.set(previous.assume_init());
@@ -51,7 +50,7 @@ extern "C" fn handle(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut 
     let address = unsafe { (*info).si_addr() } as u64;
     // SAFETY: set while the kernel runs, and this is within it.
     if let Some(running) = unsafe { RUNNING.load(Ordering::Relaxed).as_ref() } {
-        // A kernel holds none of the locks that a report takes.
+        // A kernel holds none of a report's locks.
         describe_fault(running, address).report();
         std::process::abort();
     }

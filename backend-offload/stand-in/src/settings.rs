@@ -11,7 +11,7 @@ pub(crate) enum Mode {
     Eager,
     /// Work runs when something waits for it.
     Lazy,
-    /// Work runs in a seeded random order, within the limits of streams and events.
+    /// Work runs in a seeded random order, as far as streams and events allow.
     Random,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Device {
 pub(crate) struct Memory {
     /// Bytes of each device.
     pub(crate) device: u64,
-    /// Bytes of the host that may be page-locked.
+    /// Bytes of page-locked host memory at most.
     pub(crate) pinned: u64,
     /// Bytes of device memory that a driver maps at once.
     pub(crate) granule: u64,
@@ -72,9 +72,9 @@ pub(crate) struct Memory {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Faults {
-    /// Device memory is refused after this number of allocations.
+    /// Allocations before device memory is refused.
     pub(crate) allocations_after: Option<u64>,
-    /// The copy after this number of copies fails.
+    /// Copies before the one that fails.
     pub(crate) copies_after: Option<u64>,
     pub(crate) sticky: bool,
 }
@@ -113,10 +113,10 @@ const KNOWN: [&str; 23] = [
     "CXXFLAGS",
 ];
 const SIZE: &str = "a size such as 64M or 4G";
-/// Contracts no operations: bits do not depend on the optimiser.
+/// Contracts no operations, so the optimiser changes no bit.
 const FLAGS: &str = "-O2 -march=native -ffp-contract=off";
 
-/// Ends the process with one line if the environment is invalid.
+/// Ends the process if the environment is invalid.
 pub(crate) fn settings() -> &'static Settings {
     static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
         let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();

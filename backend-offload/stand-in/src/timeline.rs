@@ -1,7 +1,7 @@
-//! A simulated clock of the host and each stream, with one engine for kernels and one per copy direction.
+//! A simulated clock of host and streams, with one engine for kernels and one per copy direction.
 //!
-//! Calls advance the host's time by their [`Prices`]; work starts no earlier than its call. All threads share the
-//! host's time: handovers between them are invisible, so a wait of one may precede any other's next call.
+//! Calls advance the host's time by their [`Prices`]; work starts no earlier than its call. All threads share that
+//! time: handovers are invisible, so one's wait may precede any other's next call.
 
 use std::{collections::VecDeque, fs::File, io::Write as _};
 
@@ -25,7 +25,7 @@ pub(crate) struct Task<'a> {
     pub(crate) name: &'a str,
     pub(crate) engine: Engine,
     pub(crate) bytes: u64,
-    /// Bytes of device memory that the compute engine reads and writes.
+    /// Bytes of device memory that the compute engine touches.
     pub(crate) touched: u64,
     pub(crate) pageable: bool,
 }
@@ -44,20 +44,20 @@ pub(crate) struct Timeline {
 struct StreamTime {
     /// End of its work.
     end: f64,
-    /// Ends of its work that the host has not seen pass, unless its queue is unlimited.
+    /// Ends of its work not yet seen, unless its queue is unlimited.
     queued: VecDeque<f64>,
 }
 
-/// Copies below this many bytes run between the pieces of larger ones. Pageable uploads below it leave the host free
-/// once they are staged.
+/// Bytes. Smaller copies run between the pieces of larger ones. Smaller pageable uploads leave the host free once
+/// staged.
 const LARGE: u64 = 64 << 10;
 
-/// Disjoint, ordered intervals. Other work may use the gaps.
+/// Disjoint, ordered intervals with usable gaps.
 #[derive(Debug, Default)]
 struct Busy(Vec<(f64, f64)>);
 
 impl Busy {
-    /// Takes the first sufficient gap from `ready` on. No later call asks for a time before `now`.
+    /// Takes the first sufficient gap from `ready` on. Later calls ask for no time before `now`.
     fn take(&mut self, now: f64, ready: f64, seconds: f64) -> f64 {
         self.0.retain(|(_, end)| *end > now);
         let mut start = ready;
@@ -135,8 +135,8 @@ impl Timeline {
         }
     }
 
-    /// A pageable upload passes the driver's own page-locked buffer. The host is free when the last piece is in it; the
-    /// model says, at the end of the copy.
+    /// A pageable upload passes the driver's page-locked buffer. The host is free when the last piece is in it: here,
+    /// at the copy's end.
     fn stage(&mut self, bytes: u64, end: f64, call: &'static str) {
         let Some(speed) = self.prices.link.pageable else { return };
         if bytes < LARGE {

@@ -1,4 +1,4 @@
-//! Tensors above a disk that fails occasionally: right values or an error.
+//! Tensors above a disk that sometimes fails: right values or an error.
 
 use crate::child::{Facts, Report};
 use crate::folders;
@@ -43,7 +43,6 @@ pub fn tensors<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
     let made = |n: usize| {
         let numbers: Vec<_> = (0..LEN).map(|place| number(n, place)).collect();
         let tensor = Tensor::<Offload<B>, 1>::from_data(TensorData::new(numbers, [LEN]), device) * 2.0;
-        // The error shows when the result is read.
         read(&tensor).map(|_| tensor)
     };
     let tensors: Vec<_> = (0..TENSORS).map(|n| retry_until_ok(&mut errors, || made(n))).collect();
@@ -71,7 +70,7 @@ pub fn tensors<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
         .with("left", device.in_use + host.in_use + disk.in_use)
 }
 
-/// A panic would make fusion keep dropped tensors.
+/// After a panic fusion would keep dropped tensors.
 fn read<B: Backend>(tensor: &Tensor<B, 1>) -> Result<TensorData, String> {
     tensor.clone().try_into_data().map_err(|error| error.to_string())
 }

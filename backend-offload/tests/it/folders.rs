@@ -1,10 +1,10 @@
-//! Folders of child processes. They keep autotune's results: a software device's timings must not reach a GPU's cache.
+//! Folders of child processes with autotune's results: a software device's timings must not reach a GPU's cache.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The system's temporary folder is often in memory.
+/// The temporary folder is often in memory.
 pub fn target() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
@@ -56,7 +56,7 @@ impl LockedFolder {
     }
 }
 
-/// Without tuned choices. Deleted on drop.
+/// Without tuned choices.
 #[cfg(feature = "cube")]
 pub fn fresh(settings: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir_in(target()).expect("a folder below the target directory");

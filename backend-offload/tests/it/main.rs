@@ -1,4 +1,4 @@
-//! The crate's promises to a Burn user: `offload-tests` compiles them for the CPU and CUDA, `on-vulkan` for Vulkan.
+//! The crate's promises: `offload-tests` compiles them for the CPU and CUDA, `on-vulkan` for Vulkan.
 
 #[cfg(feature = "cube")]
 mod allocations;

@@ -1,4 +1,4 @@
-//! Numbers for weights and data from a counter, equal on every backend, thread and run.
+//! Numbers for weights and data, equal on every backend, thread and run.
 //!
 //! Burn's seeds are global: concurrent tests would draw each other's numbers.
 

@@ -1,4 +1,4 @@
-//! A program's requests to a running device, for both adapters.
+//! Requests to a running device, for both adapters.
 
 use crate::child::Facts;
 use backend_offload::{

@@ -1,6 +1,6 @@
 //! The stand-in for the CUDA driver, and its schedules for tests.
 //!
-//! `cargo xtask test` or `cargo xtask stand-in` builds it. Any finding of the stand-in fails the test.
+//! Built by `cargo xtask test` or `cargo xtask stand-in`. Any finding of the stand-in fails the test.
 
 use crate::child::{Child, Report};
 use crate::folders;
@@ -13,7 +13,7 @@ use suite::{Need, Size};
 
 #[derive(Debug, Clone, Copy)]
 pub enum Schedule {
-    /// Work runs at the call; the race detector reports unordered accesses.
+    /// At the call; the race detector reports unordered accesses.
     Eager,
     Lazy,
     /// An order that streams and events allow.
@@ -43,10 +43,9 @@ impl Schedule {
     }
 }
 
-/// Seeds in the full suite.
 const SEEDS: &str = "SPILLWAY_SEEDS";
 
-/// A promise's schedules, eager first. All but `One` run every schedule in the full suite.
+/// Eager first. All but `One` run every schedule in the full suite.
 #[derive(Debug, Clone, Copy)]
 pub enum Schedules {
     /// Eager and a seed; in the gate also lazy.

@@ -1,5 +1,5 @@
-//! Host time of one launch: on the plain runtime, offloaded, and offloaded with a clean operand, for which it must be
-//! known whether the kernel writes to it.
+//! Host time of one launch: on the plain runtime, offloaded, and offloaded with a clean operand, which the kernel may
+//! write to.
 //!
 //! ```sh
 //! cargo bench -p on-vulkan --bench launch_overhead
@@ -7,8 +7,7 @@
 //! ```
 //!
 //! On Vulkan, and on CUDA if there is a driver; the second command brings the stand-in. All three variants run in one
-//! process, in short turns, so that they share the machine's load, and batches of one turn are compared. The kernel
-//! over 64 KiB does next to nothing: the launch itself is timed.
+//! process, in short turns, to share the machine's load. The kernel over 64 KiB does next to nothing.
 
 use backend_offload::{Budget, InnerRuntime, OffloadRuntime, set_device_budget, stats};
 use burn::tensor::backend::DeviceOps;
@@ -22,7 +21,7 @@ use cubecl_wgpu::{WgpuDevice, WgpuRuntime};
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-/// Launches between two synchronisations: enough for a queue, too few to fill it.
+/// Between two synchronisations: enough for a queue, too few to fill it.
 const BATCH: u64 = 256;
 
 #[cube(launch)]
@@ -32,7 +31,7 @@ fn touch(input: &Array<f32>, output: &mut Array<f32>) {
     }
 }
 
-/// Number of buffers that are read; as many are written to.
+/// Buffers read; as many are written.
 const READ: usize = 4;
 
 struct Rig<R: Runtime> {
@@ -75,7 +74,7 @@ impl<R: Runtime> Rig<R> {
     }
 }
 
-/// Evicts every buffer. True if some of them were clean.
+/// True if some were clean.
 fn evict_all<R: InnerRuntime<Device: DeviceOps>>(device: &R::Device) -> bool {
     let clean_drops = || stats::<CubeBackend<R, f32, i32, u32>>(device).clean_drops;
     let before = clean_drops();
@@ -100,7 +99,7 @@ fn launches_on<R: InnerRuntime<Device: DeviceOps>>(
     let rigs: [&dyn Fn() -> Duration; 3] = [&|| plain.batch(), &|| offloaded.batch(), &|| clean.batch()];
 
     let rounds = RefCell::new(Vec::new());
-    // Each sample of one variant comes with a sample of each other; only its own time counts.
+    // Each variant's sample comes with one of each other.
     let round = || {
         let times = rigs.map(|batch| batch());
         rounds.borrow_mut().push(times);
@@ -119,7 +118,7 @@ fn launches_on<R: InnerRuntime<Device: DeviceOps>>(
     let rounds = rounds.into_inner();
     let micros = |time: Duration| time.as_secs_f64() * 1e6 / BATCH as f64;
     for (own, name) in NAMES.iter().enumerate() {
-        // On a shared machine, the fastest batch says more than any average.
+        // On a shared machine, the fastest batch says more than an average.
         let fastest = rounds.iter().map(|times| micros(times[own])).fold(f64::INFINITY, f64::min);
         let mut above: Vec<f64> = rounds.iter().map(|times| micros(times[own]) - micros(times[0])).collect();
         above.sort_by(f64::total_cmp);

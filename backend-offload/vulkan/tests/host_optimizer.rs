@@ -1,6 +1,6 @@
-//! The optimizer on host memory, with a device that spills: its numbers are the same at every budget.
+//! The optimizer on host memory, with a device that spills: equal numbers at every budget.
 //!
-//! A device is configured once per process, so each run starts this binary again, for the ignored test.
+//! A device is configured once per process: each run starts this binary again, for the ignored test.
 
 use std::env;
 use std::fs;
@@ -29,7 +29,7 @@ const STEPS: usize = 4;
 /// Large enough to be moved.
 const SHAPE: [usize; 2] = [128, 192];
 
-/// Device budget of a child process; if empty, the child reports its device.
+/// A child's device budget; if empty, it reports its device.
 const BUDGET: &str = "HOST_OPTIM_TEST_BUDGET";
 const MARK: &str = "report> ";
 
@@ -64,7 +64,7 @@ fn bits<B: Backend>(tensor: Tensor<B, 2>) -> Vec<u32> {
     tensor.into_data().iter::<f32>().map(f32::to_bits).collect()
 }
 
-/// Each step has two gradient shares, which are clipped together.
+/// Two gradient shares are clipped together.
 fn through_burns_optimizer(format: Format, device: &WgpuDevice) -> Vec<u32> {
     let layers = (0..LAYERS).map(|n| Param::from_tensor(matrix(n, device)));
     let mut net = Net::<Autodiff<B>> { layers: layers.collect() };
@@ -146,7 +146,7 @@ fn run(folder: &Path, budget: &str) -> String {
     let [said, complained] =
         [child.stdout, child.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     assert!(child.status.success(), "{budget}: {said}\n{complained}");
-    // The test harness may have begun the line with its own text.
+    // The test harness may begin the line.
     said.lines().find_map(|line| line.split_once(MARK)).expect("a report").1.to_owned()
 }
 
@@ -167,7 +167,7 @@ fn a_budget_changes_no_bit_of_weights_that_the_host_steps() {
     };
     let [roomy, restores, largest, _] = report("unlimited");
     assert_eq!(restores, 0, "everything fits");
-    // A twentieth above the largest launch, which needs next to nothing besides its operands.
+    // The largest launch needs little besides its operands.
     let budget = largest + largest / 20;
     let [tight, restores, _, reserved] = report(&budget.to_string());
     assert!(restores > 20 && reserved <= budget, "{restores} restores, {reserved} of {budget} bytes");

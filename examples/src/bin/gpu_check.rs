@@ -5,9 +5,8 @@
 //! gpu_check --budgets 100%,50%,25% --json
 //! ```
 //!
-//! Each program runs twice on the plain backend, which shows whether it is deterministic. Then it runs offloaded,
-//! without a budget and under shares of its own peak, with copies that overlap kernels and with copies "in line". Each
-//! run is a process of its own.
+//! Each program runs twice on the plain backend: is it deterministic? Then it runs offloaded, without a budget and
+//! under shares of its own peak, with overlapping copies and "in line". Each run is a process.
 //!
 //! Standard output is JSON lines; the last one holds the copy bandwidth. A failed part leaves a line with the verdict
 //! `fail` and its error, and the exit code is 1.
@@ -100,7 +99,7 @@ fn same(a: &Value, b: &Value, what: &str) -> bool {
     !a[what].is_null() && a[what] == b[what]
 }
 
-/// Prints the verdict on `run`. Bits must equal those of `reference` only on a deterministic backend.
+/// Bits must equal those of `reference` only on a deterministic backend.
 fn report(name: &str, budget: &str, run: &Value, reference: &Value, exact: bool, kept: bool) -> bool {
     let (losses, weights) = (same(run, reference, "losses"), same(run, reference, "weights"));
     let passed = run["error"].is_null() && kept && (!exact || (losses && weights));

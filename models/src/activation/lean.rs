@@ -1,7 +1,7 @@
 //! Activations as one tape node each.
 //!
-//! Recorded GELU leaves four MLP-wide tensors on the tape. A node keeps only its input (squared `ReLU`: clamped;
-//! SwiGLU: both):
+//! Recorded GELU leaves four MLP-wide tensors on the tape; a node keeps its input (squared `ReLU`: clamped; SwiGLU:
+//! both):
 //!
 //! ```text
 //! GELU, tanh   t = tanh(c (x + a x³))   dx = g · ½ (1 + t + x (1 - t²) c (1 + 3 a x²))     c = √(2/π), a = 0.044715

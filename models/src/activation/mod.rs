@@ -1,4 +1,4 @@
-//! The MLP's non-linearities: forward passes for every backend; `lean.rs` has the derivatives.
+//! The MLP's non-linearities: forward passes for every backend.
 //!
 //! Primitive operations only: backends fuse their own activations only in inference, so a recomputed block would differ
 //! in the last bits. `CubeCL`'s backward GELU has a truncated tanh.

@@ -8,8 +8,8 @@
 //! dS = P ∘ (dP - δ)   dQ = scale · dS K   dK = scale · dSᵀ Q
 //! ```
 //!
-//! δ, from O, replaces a sum over keys. A masked score has P = 0, so the mask needs no gradient; the soft-cap's
-//! derivative uses unmasked scores.
+//! δ, from O, replaces a sum over keys. A masked score has P = 0: the mask needs no gradient; the soft-cap's derivative
+//! uses unmasked scores.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;

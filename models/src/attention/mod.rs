@@ -3,7 +3,7 @@
 //! A chunk of `c` queries from position `s` sees keys `0..s + c`: memory grows with T, not T², and half the T×T work is
 //! skipped.
 //!
-//! Grouped queries need no copies of K and V: those of one key head are stacked, `[batch, kv_heads, group · c, width]`.
+//! Queries of one key head are stacked, `[batch, kv_heads, group · c, width]`, without copies of K and V.
 //!
 //! Burn's attention has no grouped queries, and a soft-cap, a scale or a bias costs T×T scores.
 
@@ -19,7 +19,7 @@ pub(crate) use lean::lean;
 /// Attention's settings, without chunk sizes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionOptions {
-    /// Factor on the scores, usually `1 / sqrt(width)`.
+    /// Usually `1 / sqrt(width)`.
     pub scale: f64,
     /// `c * tanh(score / c)` before the softmax.
     pub soft_cap: Option<f64>,
@@ -29,7 +29,7 @@ pub struct AttentionOptions {
     pub compute: Compute,
 }
 
-/// Finite: a padded query without keys gives garbage, not NaN, and a zero weight erases it.
+/// Finite: a padded query without keys gives garbage, erased by a zero weight, not NaN.
 const MASKED: f64 = -1e30;
 
 pub(crate) struct Attended<B: Backend> {
@@ -57,7 +57,7 @@ struct Chunk {
     shift: usize,
 }
 
-/// The mask of future keys and keys before the window. Earlier chunks use columns further right.
+/// Masks future keys and keys before the window. Earlier chunks use columns further right.
 struct Band<B: Backend> {
     mask: Option<Tensor<B, 2, Bool>>,
     has_window: bool,
@@ -127,7 +127,7 @@ impl Shape {
     }
 }
 
-/// `q`, `k` and `v` are narrow. `first_key`, per batch row, hides padding of shorter prompts.
+/// `q`, `k` and `v` are narrow. `first_key`, per batch row, hides shorter prompts' padding.
 pub(crate) fn forward<B: Backend>(
     q: &Tensor<B, 4>,
     k: &Tensor<B, 4>,

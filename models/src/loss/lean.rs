@@ -1,7 +1,7 @@
 //! Cross-entropy as one tape node.
 //!
 //! A logit's gradient, `softmax - onehot`, is known with the logits. So the forward pass computes all gradients, held
-//! one step later anyway. The backward pass scales them: three products per chunk, not four.
+//! one step later anyway; the backward pass scales them. Three products per chunk, not four.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
@@ -59,7 +59,7 @@ fn loss_and_gradients<I: Backend>(
     let head_narrow = compute.narrow(head.clone());
     let mut total = weight.zeros_like();
     let mut d_hidden = Vec::new();
-    // No zeros: the head's gradient is the largest tensor.
+    // Not zeros: the head's gradient is the largest tensor.
     let mut d_head: Option<Tensor<I, 2>> = None;
     for rows in chunks(hidden.dims()[0], chunk_size) {
         let (ids, mask) = targets.rows(rows.clone());

@@ -1,7 +1,7 @@
 //! Cross-entropy over a large vocabulary, in chunks of tokens.
 //!
 //! Logits are a small GPT's largest tensor: 8 × 1,024 tokens over 50,257 words are 1.6 GB in f32, and ordinary code
-//! holds three. Here each chunk frees its logits; under autodiff, only `lean.rs` does.
+//! holds three. Each chunk frees its logits; under autodiff, only `lean.rs` does.
 
 mod lean;
 
@@ -39,7 +39,7 @@ fn logits<B: Backend>(hidden: Tensor<B, 2>, head: Tensor<B, 2>, options: &LossOp
     soft_cap(options.compute.product(hidden, head.transpose()), options.soft_cap)
 }
 
-/// Terms of some rows, `[rows, 1]` except `exponentials`.
+/// `[rows, 1]` except `exponentials`.
 struct TokenLoss<B: Backend> {
     loss: Tensor<B, 2>,
     log_sum: Tensor<B, 2>,

@@ -6,7 +6,7 @@
 //! dx = (g - mean(g) - y · mean(g ∘ y)) / s        RMSNorm: the same without μ and mean(g)
 //! ```
 //!
-//! The node keeps y, which the next operation keeps anyway, and one number per row.
+//! The node keeps y, as the next operation does, and one number per row.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;

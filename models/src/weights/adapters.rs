@@ -1,4 +1,4 @@
-//! Adapters in and out, without the base: as native files, and as PEFT reads them.
+//! Adapters in and out, without the base: native files, and PEFT's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::adapter::{LoraConfig, is_adapter};
 use crate::config::GptConfig;
 use crate::gpt::Gpt;
 
-/// PEFT's name of the file with the adapters.
+/// PEFT's file name.
 pub const PEFT_WEIGHTS: &str = "adapter_model.safetensors";
 pub(super) const PEFT_CONFIG: &str = "adapter_config.json";
 
@@ -54,7 +54,7 @@ pub(super) fn checked<'f>(
     Ok(views)
 }
 
-/// Replaces the numbers of a model's adapters by those of a file.
+/// Replaces a model's adapters by a file's.
 pub fn load_adapters<B: Backend>(model: Gpt<B>, path: &Path) -> Result<Gpt<B>, WeightsError> {
     let wanted = of_adapters(&model).map(|(name, adapter)| (name, adapter.shape)).collect();
     let files = [TensorFile::open(path)?];
@@ -65,7 +65,6 @@ pub fn load_adapters<B: Backend>(model: Gpt<B>, path: &Path) -> Result<Gpt<B>, W
     fill.error.map_or(Ok(model), Err)
 }
 
-/// Replaces the numbers of adapters.
 pub(super) struct Fill<F> {
     pub(super) path: Vec<String>,
     pub(super) numbers: F,
@@ -96,7 +95,7 @@ impl<B: Backend, F: Fn(&str) -> Result<TensorData, WeightsError>> ModuleMapper<B
     }
 }
 
-/// Makes `folder` and saves the adapters there as PEFT loads them, for the base model named `base`.
+/// Makes `folder` and saves the adapters as PEFT loads them, for the base model named `base`.
 pub fn save_peft<B: Backend>(
     model: &Gpt<B>,
     lora: &LoraConfig,

@@ -1,4 +1,4 @@
-//! Published weights into a native file, tensor by tensor: memory holds a few copies of the largest tensor
+//! Published weights into a native file, in a few copies of the largest tensor's memory
 //! (`weights_are_converted_with_a_few_tensors_in_memory`).
 
 use std::cell::Cell;
@@ -15,7 +15,7 @@ use super::{Layout, WeightsError};
 use crate::config::GptConfig;
 use crate::parameters::ParameterInfo;
 
-/// A folder of weights in either layout, with the tensors of its model.
+/// A folder of weights in either layout.
 #[derive(Debug)]
 pub struct Incoming {
     config: GptConfig,
@@ -46,7 +46,7 @@ impl Incoming {
         Ok(numbers.saturating_mul(self.stored()?.bytes() as u64))
     }
 
-    /// The narrowest type that holds all numbers as they are.
+    /// The narrowest type that holds all numbers unchanged.
     fn stored(&self) -> Result<Stored, WeightsError> {
         let views = checked_views(&self.config, &self.path, &self.files, self.layout)?;
         let naming = Naming::new(&self.config, self.layout)?;

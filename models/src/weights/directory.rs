@@ -1,7 +1,7 @@
 //! Directories of weights: `transformers`', whole or sharded, and native, self-describing files.
 //!
-//! Directories are untrusted: only regular files are opened, files read whole have a size limit, and an index names
-//! only its own folder's files (`an_index_opens_files_of_its_own_folder_and_no_others`).
+//! Directories are untrusted: only regular files are opened, files read whole have a size limit, and an index names its
+//! own folder's files (`an_index_opens_files_of_its_own_folder_and_no_others`).
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -173,7 +173,7 @@ fn llama() -> Value {
     json!({ "preset": "llama-2-7b", "layer_norm_epsilon": 1e-6 })
 }
 
-/// Without `embedding_scale` and `attention_scale`, which follow from sizes.
+/// `embedding_scale` and `attention_scale` follow from sizes.
 fn gemma() -> Value {
     let switches = json!({
         "norm_placement": "both", "activation_function": "geglu", "head_dim": 256, "tie_word_embeddings": true

@@ -23,7 +23,7 @@ pub struct Published {
     pub ignored: Vec<String>,
 }
 
-/// Reads a published `config.json`. Refuses keys that change the network in unsupported ways.
+/// Reads a published `config.json`. Refuses unsupported keys that change the network.
 pub fn config_from_hugging_face(text: &str) -> Result<GptConfig, ConfigError> {
     read(text).map(|published| published.config)
 }
@@ -334,7 +334,7 @@ fn describe_rotation(config: &GptConfig, family: &Family, published: &mut Map<St
     }
 }
 
-/// Settings that published descriptions need not keep.
+/// Published descriptions may drop these.
 const NOT_OF_THE_NETWORK: [&str; 6] =
     ["attn_pdrop", "compute", "init", "initializer_range", "match_pdrop", "scale_residual_init"];
 

@@ -1,7 +1,7 @@
 //! Weights in and out, as safetensors; [`gguf`] writes files for `llama.cpp`.
 //!
-//! [`Layout::Native`] holds any model, with its description in the metadata. [`Layout::HuggingFace`] holds the families
-//! of `families.rs`.
+//! [`Layout::Native`] holds any model, with its description in the metadata; [`Layout::HuggingFace`], the families of
+//! `families.rs`.
 //!
 //! One report names all missing, extra and reshaped tensors before any is read. NaN and infinity are refused in both
 //! directions. No bytes cause a panic (`no_bytes_in_a_weights_file_cause_a_panic`).

@@ -1,4 +1,4 @@
-//! Each parameter's tensor in a file, and its arrangement there.
+//! Each parameter's tensor in a file.
 //!
 //! Parameters are `[inputs, outputs]`; most published projections are transposed. GPT-2's are not, but one tensor holds
 //! its three attention projections side by side; GPT-NeoX's holds them by head. Gemma stores a norm's scale less one.
@@ -211,7 +211,7 @@ impl Naming {
     }
 }
 
-/// A parameter's block number, module and kind; `None` outside the blocks.
+/// Block number, module and kind; `None` outside the blocks.
 pub(super) fn part_of_block(ours: &str) -> Option<(&str, &str, &str)> {
     let (layer, part) = ours.strip_prefix("blocks.")?.split_once('.')?;
     let (module, kind) = part.rsplit_once('.').expect("a block's parameter has a module and a kind");

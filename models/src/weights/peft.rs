@@ -1,4 +1,4 @@
-//! Adapters from a folder in PEFT's layout. What changes the network otherwise is refused by name.
+//! Adapters from a folder in PEFT's layout. Other changes to the network are refused by name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ pub enum PeftProblem {
     Lora(LoraError),
 }
 
-/// Keys that change nothing here. Tensors say themselves what `target_modules` and `layers_to_transform` select.
+/// Without effect here. Tensors show what `target_modules` and `layers_to_transform` select.
 const INERT: [&str; 19] = [
     "auto_mapping",
     "base_model_name_or_path",
@@ -104,7 +104,7 @@ pub struct PeftAdapters {
 }
 
 impl PeftAdapters {
-    /// Opens `folder`, whose adapters must be those of a model of this `config`.
+    /// Opens `folder`, whose adapters must fit `config`.
     pub fn open(config: &GptConfig, folder: &Path) -> Result<Self, WeightsError> {
         let described = folder.join(PEFT_CONFIG);
         let text = regular::read_text(&described, CONFIG_BYTES)
@@ -128,7 +128,7 @@ impl PeftAdapters {
         Ok(peft)
     }
 
-    /// Settings of the adapters. With `use_rslora`, `alpha` makes up for the other divisor.
+    /// The adapters' settings. With `use_rslora`, `alpha` makes up for the other divisor.
     pub fn lora(&self) -> &LoraConfig {
         &self.lora
     }
@@ -179,7 +179,7 @@ fn theirs(naming: Naming, weight: &str, part: &str) -> (String, Arrangement) {
     (format!("base_model.model.{module}.{matrix}.weight"), arrangement)
 }
 
-/// The projection's rows of `values` with `columns`.
+/// The projection's rows of `values`, with `columns`.
 fn rows(arrangement: Arrangement, values: Vec<f32>, columns: usize) -> Vec<f32> {
     let (index, each) = match arrangement {
         Arrangement::Third(index) => (index, values.len() / 3),

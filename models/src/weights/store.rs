@@ -51,7 +51,6 @@ pub fn save_completed<B: Backend>(
 /// Reads a parameter from its device.
 pub type Read<'r> = &'r dyn Fn() -> Result<TensorData, WeightsError>;
 
-/// A native file's note.
 pub(super) fn described(config: &GptConfig) -> (&'static str, String) {
     (DESCRIPTION, config.to_value().to_string())
 }
@@ -149,7 +148,7 @@ pub(super) fn views(
     Ok(views)
 }
 
-/// The tensors of `files`, which must be those of the model.
+/// The tensors of `files`, which must be the model's.
 pub(super) fn checked_views<'f>(
     config: &GptConfig,
     path: &Path,
@@ -240,7 +239,7 @@ pub(super) fn floats(data: TensorData) -> Vec<f32> {
     data.convert_dtype(DType::F32).into_vec().expect("the data was just converted to f32")
 }
 
-/// The transpose of a matrix, which has `columns_out` rows.
+/// The transpose has `columns_out` rows.
 pub(super) fn transposed(values: &[f32], columns_out: usize) -> Vec<f32> {
     let columns_in = values.len() / columns_out;
     let mut turned = vec![0.0; values.len()];
@@ -294,7 +293,6 @@ impl<B: Backend> ModuleVisitor<B> for Collect {
     }
 }
 
-/// A model's numbers in files.
 pub(super) struct Source<'a> {
     pub(super) naming: Naming,
     pub(super) views: &'a BTreeMap<String, TensorView<'a>>,

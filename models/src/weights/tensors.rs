@@ -1,4 +1,4 @@
-//! Safetensors files of weights and a trainer's other tensors: written one at a time, read by name from a memory map.
+//! Safetensors files of weights and a trainer's tensors: written one at a time, read by name from a memory map.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -36,12 +36,11 @@ impl Stored {
         }
     }
 
-    /// Bytes of a number.
     pub(super) fn bytes(self) -> usize {
         self.types().0.bitsize() / 8
     }
 
-    /// `numbers` in this type, all of which must be finite in it.
+    /// `numbers` in this type, in which all must be finite.
     pub(super) fn narrowed(self, name: &str, numbers: TensorData) -> Result<TensorData, WeightsError> {
         let numbers = finite(name, numbers)?.convert_dtype(self.types().1);
         if self == Self::F16 {
@@ -147,7 +146,7 @@ pub struct TensorFile {
 }
 
 impl TensorFile {
-    /// Opens a file whose header says it is complete. Reads no numbers.
+    /// Opens a file that is complete by its header. Reads no numbers.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
         let file = durable::regular::open(path)
             .map_err(|error| WeightsError::file("open weights in", path)(error.into()))?;

@@ -6,8 +6,8 @@ use std::thread;
 
 const ALONE: &str = "MODELS_TEST_ALONE";
 
-/// Whether this process runs the calling test alone. Otherwise runs it in a child process: each backward pass sweeps
-/// all threads' tapes, so tests would free each other's memory.
+/// Whether this process runs the calling test alone. Otherwise a child runs it: each backward pass sweeps all threads'
+/// tapes.
 pub(crate) fn is_alone() -> bool {
     // A run with one test thread names it `main`.
     let name = thread::current().name().filter(|name| *name != "main").map(str::to_owned);

@@ -1,4 +1,4 @@
-//! Configurations are parsed strictly, and bad ones refused before any allocation.
+//! Configurations are parsed strictly; bad ones allocate nothing.
 
 use models::ConfigError;
 use models::{Activation, Positions};

@@ -68,7 +68,6 @@ struct RandomRequest {
 
 fn random_request(random: &mut Random, config: &GptConfig) -> RandomRequest {
     let below = |random: &mut Random, limit: usize| (random.bits() % limit as u64) as usize;
-    // Many prompts share a beginning.
     let shared = below(random, 3) as u32;
     let length = 1 + below(random, 70);
     let first = if below(random, 2) == 0 { length } else { below(random, length + 1) };
@@ -102,7 +101,6 @@ fn a_continuous_batch_gives_each_request_the_tokens_of_generate() {
             let mut random = Random::new(seed as u64 * 100 + programme);
             let requests: Vec<RandomRequest> =
                 (0..16).map(|_| random_request(&mut random, &config)).collect();
-            // 16 sequences hold at most 96 positions each.
             let (piece, room) =
                 ([3, 8, 64, 300][programme as usize], [1536, 1600, 2000, 10_000][programme as usize]);
 
@@ -293,7 +291,7 @@ fn kept_caches_give_way_to_running_sequences_oldest_first() {
         batch.leave(key);
         assert!(batch.held() <= 200);
     }
-    // Room for three caches of 64 positions. Asking for one moves it, so the others are asked in order of age.
+    // Room for three caches of 64 positions. Asking moves a cache, so the others are asked by age.
     assert_eq!(cached(&mut batch, 10, &prompts[1]), 39);
     batch.leave(10);
     assert_eq!(cached(&mut batch, 11, &prompts[0]), 0);

@@ -1,4 +1,4 @@
-//! An allocator that counts the live bytes of each thread.
+//! Counts each thread's live bytes.
 //!
 //! Parallel tests stay apart: the CPU backend allocates on the requesting thread.
 
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Bytes above the starting level: the peak during `work`, and its result's. `work` runs on one thread, the second
-/// time: matrix kernels share work among threads, and a thread keeps a scratch buffer.
+/// time: matrix kernels keep scratch buffers.
 pub(crate) fn bytes<T>(work: impl Fn() -> T + Send + Sync) -> (usize, usize) {
     let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread can be started");
     alone.install(|| {

@@ -1,5 +1,4 @@
-//! Published families against the reference library, from goldens of `goldens/families.py`. Tensors' names decide
-//! weights.
+//! Published families against goldens of `goldens/families.py`. Tensors' names decide weights.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -60,7 +59,6 @@ pub(crate) fn uniform(name: &str) -> impl Iterator<Item = f64> + use<> {
     })
 }
 
-/// A published folder whose numbers follow from its tensors' names.
 pub(crate) fn published(config: &Value, tensors: &BTreeMap<String, Vec<usize>>) -> TempDir {
     let less_one = config["model_type"].as_str().expect("a name").starts_with("gemma");
     let bytes = tensors.iter().map(|(name, shape)| {

@@ -14,7 +14,7 @@ use crate::fixtures::{
     unusual,
 };
 
-/// One model, since parameter ids differ between models.
+/// Parameter ids differ between models.
 fn assert_same_training_signal<A: Kernels<Tape>, B: Kernels<Tape>>(
     config: &GptConfig,
     a: &A,

@@ -62,7 +62,7 @@ fn bits(values: &[f64]) -> Vec<u64> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// As values: on-demand bf16 weights have bf16 gradients.
+/// On-demand bf16 weights have bf16 gradients.
 fn gradients(model: &Gpt<Tape>, grads: &GradientsParams) -> Vec<(String, Vec<u64>)> {
     named_values(model, Some(grads)).into_iter().map(|(name, values)| (name, bits(&values))).collect()
 }

@@ -204,7 +204,7 @@ fn a_blocks_weights_are_first_used_when_the_pass_reaches_it() {
         let prefix = format!("blocks.{block}.");
         uses.iter().find(|(name, _)| name.starts_with(&prefix)).expect("every block is used").1
     };
-    // Earlier segments have left their inputs; a pass that requested all weights at once would have none.
+    // Earlier segments have left their inputs.
     let input = (rows * time * config.n_embd * size_of::<f32>()) as isize;
     for block in 1..config.n_layer {
         assert!(first(block) - first(0) >= block as isize * input, "block {block}: {uses:?}");

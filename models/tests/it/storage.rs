@@ -118,7 +118,6 @@ fn a_directory_with_native_weights_needs_no_config_json() {
         assert_eq!(weights::pretrained_config(directory.path()).expect("described"), config);
         let again: Gpt<Tape> = weights::load_pretrained(directory.path(), &DEVICE).expect("loads");
         assert_eq!(values(&again), values(&model));
-        // A checkpoint describes its run by this name.
         std::fs::write(directory.path().join("config.json"), r#"{"model": {}}"#).expect("written");
     }
 }

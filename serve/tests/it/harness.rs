@@ -27,7 +27,7 @@ mod full {
         let home = tempfile::tempdir().unwrap();
         let mut harness = Command::new(python);
         harness.arg(script).arg(format!("http://{}", server.address));
-        // Proxies would interfere, and nothing is downloaded.
+        // Without proxies and downloads.
         harness.env_clear().env("HOME", home.path()).env("HF_HUB_OFFLINE", "1");
         let output = harness.output().unwrap();
         let wrong = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-//! A served model finds matches in its index and in its own conversation.
+//! A served model finds matches in its index and its own conversation.
 
 use std::fs;
 use std::ops::ControlFlow;

@@ -3,7 +3,7 @@
 use crate::engine::Vocabulary;
 use crate::grammar::Form;
 
-/// The tokens that may follow in one answer. This build has none.
+/// This build has none.
 #[derive(Debug, Clone)]
 pub enum Grammar {}
 

@@ -1,4 +1,4 @@
-//! Command line of a server.
+//! A server's command line.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,7 +12,7 @@ use crate::access::ApiKey;
 use crate::limits::Limits;
 use crate::web::Settings;
 
-/// Environment variable with the API key.
+/// Holds the API key.
 pub const KEY_VARIABLE: &str = "SPILLWAY_API_KEY";
 
 /// Command-line options of a server.

@@ -12,7 +12,7 @@ use crate::body_budget::BodyShare;
 use crate::error::ApiError;
 use crate::limits::Limits;
 
-/// Members of a JSON object. Reading removes a member; the rest are unknown.
+/// Reading removes a member of the object; the rest are unknown.
 #[derive(Debug)]
 pub(crate) struct Fields(Map<String, Value>);
 
@@ -158,7 +158,7 @@ impl Fields {
         }
     }
 
-    /// Like [`whole`](Self::whole), with `None` for -1, llama.cpp's sign for no choice.
+    /// [`whole`](Self::whole), with `None` for -1, llama.cpp's sign for no choice.
     pub(crate) fn whole_or_off(&mut self, name: &str, range: (u64, u64)) -> Result<Option<u64>, ApiError> {
         self.leave_out(name, &json!(-1));
         self.whole(name, range)

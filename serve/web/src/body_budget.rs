@@ -10,7 +10,7 @@ pub(crate) struct BodyBudget {
     free: Arc<Semaphore>,
 }
 
-/// Bytes of one body. Dropping it frees them.
+/// Bytes of one body, until dropped.
 #[derive(Debug)]
 pub(crate) struct BodyShare {
     free: Arc<Semaphore>,
@@ -27,14 +27,13 @@ impl BodyBudget {
         self.bytes - self.free.available_permits()
     }
 
-    /// For a body without bytes yet: a declared length reserves nothing.
+    /// A declared length reserves nothing.
     pub(crate) fn share(&self) -> BodyShare {
         BodyShare { free: Arc::clone(&self.free), held: None }
     }
 }
 
 impl BodyShare {
-    /// Whether `bytes` more were free.
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
         let Ok(count) = u32::try_from(bytes) else { return false };
         let Ok(more) = Arc::clone(&self.free).try_acquire_many_owned(count) else { return false };

@@ -21,7 +21,7 @@ impl ConnectionSlots {
         Arc::new(Self { free, idle: Mutex::default(), next: AtomicU64::new(0) })
     }
 
-    /// Takes a slot; returns true if it closed the longest idle connection for it. `None` if none is idle.
+    /// True if the slot is of the longest idle connection, now closed. `None` if none is idle.
     pub(crate) async fn take(self: &Arc<Self>) -> Option<(Arc<Slot>, bool)> {
         let (permit, dismissed) = match Arc::clone(&self.free).try_acquire_owned() {
             Ok(permit) => (permit, false),
@@ -54,7 +54,6 @@ pub(crate) struct Slot {
     slots: Arc<ConnectionSlots>,
     close: Arc<Notify>,
     idle_since: Mutex<Option<u64>>,
-    /// First byte of an incomplete head.
     head_begun: Mutex<Option<Instant>>,
     has_request: AtomicBool,
     has_unsent: AtomicBool,
@@ -62,8 +61,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Called at a complete head: busy until the guard is dropped. `None` if the connection makes room and must run no
-    /// request.
+    /// Called at a complete head: busy until the guard drops. `None` if the connection makes room.
     pub(crate) fn request(self: &Arc<Self>) -> Option<RequestGuard> {
         *self.head_begun.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let mut since = self.idle_since.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,7 +89,7 @@ impl Slot {
         self.has_unsent.store(some, Ordering::Release);
     }
 
-    /// Called after each poll: an answer's last byte leaves after the [`RequestGuard`] is dropped.
+    /// Called after each poll: an answer's last byte leaves after the [`RequestGuard`] drops.
     pub(crate) fn update_idle(&self) {
         let busy = self.has_request.load(Ordering::Acquire) || self.has_unsent.load(Ordering::Acquire);
         let mut since = self.idle_since.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,7 +148,7 @@ mod tests {
         let slots = ConnectionSlots::new(3);
         let (first, second, third) =
             (take_free(&slots).await, take_free(&slots).await, take_free(&slots).await);
-        // Idle for the shortest time, after its request.
+        // Idle for the shortest time.
         let request = first.request();
         first.update_idle();
         drop(request);

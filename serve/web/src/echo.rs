@@ -32,12 +32,12 @@ pub struct EchoArgs {
     slots: usize,
 }
 
-/// An engine that repeats its prompt or reads from a script.
+/// Repeats its prompt or reads from a script.
 #[derive(Debug, Clone)]
 pub struct Echo {
     /// Delay per byte of its answers.
     pub delay: Duration,
-    /// Answers, given in turn instead of the prompt.
+    /// Answers in turn, instead of the prompt.
     pub script: Vec<String>,
     /// Panics in every `n`th answer.
     pub fail_every: Option<u64>,
@@ -49,7 +49,7 @@ pub struct Echo {
     pub chats: bool,
     /// Questions that the page offers.
     pub examples: Vec<String>,
-    /// Counters as of an engine on a device.
+    /// Such as an engine on a device has.
     pub counters: Vec<Counter>,
     /// Memory that its sequences share.
     pub kv: Option<KvMemory>,
@@ -72,7 +72,7 @@ struct EchoSequence {
 }
 
 impl EchoSequence {
-    /// The next token of the echo. Where the grammar forbids it, a token that closes what is open.
+    /// Where the grammar forbids the echo, a token that closes what is open.
     fn next(&mut self) -> u32 {
         let wanted = self.rest.front().copied().unwrap_or(END);
         let Some(grammar) = &mut self.grammar else {

@@ -11,10 +11,10 @@ use crate::grammar::Grammar;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(pub u64);
 
-/// Parameters of sampling, validated.
+/// Validated parameters of sampling.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
-    /// Divides the logits; 0 always takes the likeliest token.
+    /// Divides the logits; 0 takes the likeliest token.
     pub temperature: f64,
     /// Only the `k` likeliest tokens.
     pub top_k: Option<usize>,
@@ -30,14 +30,14 @@ pub struct Sampling {
     pub choice: u64,
 }
 
-/// Additions to logits before the choice, validated.
+/// Validated additions to logits.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Adjustment {
-    /// Lowers a token's logit by this for each occurrence in the answer. The prompt does not count.
+    /// Lowers a token's logit by this for each occurrence in the answer, not the prompt.
     pub frequency_penalty: f64,
-    /// Lowers a token's logit by this if the answer has the token.
+    /// Lowers the logits of the answer's tokens by this.
     pub presence_penalty: f64,
-    /// Tokens of the vocabulary, and numbers added to their logits.
+    /// Tokens, and numbers added to their logits.
     pub biases: Vec<(u32, f64)>,
 }
 
@@ -54,7 +54,7 @@ pub struct SequenceRequest {
     pub adjustment: Adjustment,
     /// Alternatives to report per token; `None` reports no probabilities.
     pub alternatives: Option<usize>,
-    /// Whether to report probabilities of the prompt's tokens, too.
+    /// Whether to report probabilities of the prompt's tokens too.
     pub score_prompt: bool,
     /// Tokens that may be chosen; `None` allows all.
     pub grammar: Option<Grammar>,
@@ -99,7 +99,7 @@ pub trait Engine {
     /// Sequences in the batch, at most.
     fn slots(&self) -> usize;
 
-    /// Whether memory is left for the longest answer to `request`; otherwise it waits. Always true for an empty batch.
+    /// Whether memory is left for the longest answer to `request`, else it waits. True for an empty batch.
     fn has_room(&self, request: &SequenceRequest) -> bool;
 
     /// Adds a sequence.
@@ -108,7 +108,7 @@ pub trait Engine {
     /// Removes a sequence.
     fn leave(&mut self, key: Key);
 
-    /// Advances each sequence by a token at most: by none while its long prompt is read.
+    /// Advances each sequence by at most a token: by none while its long prompt is read.
     fn step(&mut self) -> Result<Vec<(Key, Token)>, EngineError>;
 
     /// Drops caches, after an error: a second try has more memory. Sequences stay.
@@ -154,10 +154,10 @@ pub trait Vocabulary: Send + Sync {
     /// A decoder for one stream.
     fn decoder(&self) -> Box<dyn Decoder + '_>;
 
-    /// Bytes of a token, perhaps part of a character.
+    /// A token's bytes, perhaps part of a character.
     fn bytes(&self, token: u32) -> Vec<u8>;
 
-    /// Whether a token is a part of texts, and no control token.
+    /// Whether texts contain the token; control tokens are none.
     fn is_text(&self, token: u32) -> bool;
 
     /// Whether a token ends an answer.
@@ -184,7 +184,7 @@ pub struct Model {
     pub context: usize,
     /// Number of tokens.
     pub vocabulary: usize,
-    /// Bounded memory for keys and values, if any.
+    /// Bounded memory for keys and values.
     pub kv: Option<KvMemory>,
 }
 
@@ -212,7 +212,7 @@ pub struct Counter {
     pub value: f64,
 }
 
-/// Current counters. Called on the inference thread, so it may wait for the device.
+/// Called on the inference thread, so it may wait for the device.
 pub type Counters = Box<dyn Fn() -> Vec<Counter> + Send + Sync>;
 
 impl fmt::Display for Role {

@@ -1,7 +1,7 @@
 //! Grammars of answers: JSON by a schema, and calls of functions.
 //!
-//! They need the feature `structured`: `llguidance` turns on `serde_json/preserve_order`, which compiles Burn again and
-//! orders the JSON of all crates anew.
+//! They need the feature `structured`: `llguidance` turns on `serde_json/preserve_order`, which recompiles Burn and
+//! reorders all crates' JSON.
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ pub(crate) use crate::guided_grammar::Grammars;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Form {
     Json(Value),
-    /// A call of one of these functions, each a name and the schema of its arguments.
+    /// A call of one of these functions: name, and schema of the arguments.
     Call(Vec<(String, Value)>),
     /// Such a call, or a text that does not begin with a brace.
     CallOrText(Vec<(String, Value)>),

@@ -1,4 +1,4 @@
-//! Masks of allowed tokens, computed on the host from the bytes of tokens by `llguidance`.
+//! Masks of allowed tokens, computed on the host from tokens' bytes by `llguidance`.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -18,7 +18,7 @@ pub struct Grammar {
     ends: Arc<[u32]>,
 }
 
-/// A model's grammars. The first request builds a tree of all tokens, which takes some 100 ms for 100,000.
+/// The first request builds a tree of all tokens, which takes some 100 ms for 100,000.
 #[derive(Default)]
 pub(crate) struct Grammars(OnceLock<Result<Factory, String>>);
 
@@ -65,12 +65,12 @@ fn factory(vocabulary: &dyn Vocabulary, size: usize) -> Result<Factory, String> 
     let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
     let mut parsers = ParserFactory::new_simple(&tokens).map_err(|error| error.to_string())?;
     parsers.quiet();
-    // Errors are logged, and clients' texts are not.
+    // Logs hold errors, not clients' texts.
     parsers.limits_mut().verbose_errors = false;
     Ok(Factory { parsers, ends })
 }
 
-/// Without free whitespace, in which small models would not end.
+/// Small models would not end free whitespace.
 fn compact(schema: &Value) -> Value {
     let mut schema = schema.clone();
     if let Value::Object(members) = &mut schema {
@@ -79,7 +79,7 @@ fn compact(schema: &Value) -> Value {
     schema
 }
 
-/// `{"name":"f","arguments":{}}`. Schemas stay documents of their own, since their references begin at their roots.
+/// `{"name":"f","arguments":{}}`. Schemas stay documents: their references begin at their roots.
 fn calls(functions: &[(String, Value)], may_speak: bool) -> String {
     let mut lark = String::from(if may_speak {
         "start: (call | TEXT)?\nTEXT: /[^{](?s:.)*/\n"
@@ -113,7 +113,7 @@ impl Grammar {
 
     /// Takes note of the chosen token.
     pub fn accept(&mut self, token: u32) {
-        // A failed grammar allows no token but an end.
+        // A failed grammar allows only an end.
         let _failed = self.matcher.consume_token(token);
     }
 }

@@ -24,8 +24,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A request passes `listen`, `connection_slots`, `routes`, `body` (bytes to fields), `api` (fields to sequences),
-//! `queue` (in `turns`) and `scheduler`. Its answer passes `sequence` (tokens to text) and `api/answer`.
+//! A request passes `listen`, `connection_slots`, `routes`, `body`, `api`, `queue` (in `turns`) and `scheduler`; its
+//! answer, `sequence` and `api/answer`.
 
 #[cfg(not(feature = "structured"))]
 mod absent_grammar;

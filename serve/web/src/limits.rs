@@ -1,6 +1,6 @@
 //! Limits on requests and connections.
 //!
-//! Everything that a client makes the server hold is limited. An excess is refused; only an answer's length is cut
+//! They bound everything that a client makes the server hold. An excess is refused; only an answer's length is cut
 //! (`an_answer_is_cut_to_the_room_left_and_a_prompt_never`).
 
 use std::time::Duration;

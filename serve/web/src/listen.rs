@@ -1,4 +1,4 @@
-//! Connections with limits; `axum::serve` sets no timer, which hyper's time limits need. Health answers while idle
+//! Connections with limits: `axum::serve` sets no timer, which hyper's time limits need. Health answers while idle
 //! connections hold every slot (`health_answers_while_idle_connections_hold_every_slot`).
 
 use std::future::poll_fn;
@@ -56,11 +56,11 @@ pub(crate) async fn serve(
     }
 
     drop(listener);
-    // Connections still open end with the runtime.
+    // Late connections end with the runtime.
     let _late = tokio::time::timeout(limits.drain_time, graceful.shutdown()).await;
 }
 
-/// Without free file descriptors, the next accept fails too.
+/// Without file descriptors, the next accept fails too.
 async fn pause_after(error: &io::Error) {
     tracing::warn!("could not accept a connection: {error}");
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -89,7 +89,7 @@ fn connect(
         let guard = asked.request();
         let answer = router.clone().oneshot(request.map(Body::new));
         async move {
-            // Without an answer hyper closes the connection; the client may repeat its request.
+            // Without an answer hyper closes the connection; clients may repeat the request.
             let guard = guard.ok_or_else(|| io::Error::other("the connection is being closed"))?;
             let Ok(answer) = answer.await;
             Ok::<_, io::Error>(answer.map(|body| AnswerBody { body, _guard: guard }))
@@ -110,7 +110,7 @@ fn connect(
         let (mut connection, mut displaced) = (pin!(connection), pin!(slot.displaced()));
         let mut head_timer = pin!(tokio::time::sleep(head_time));
         poll_fn(|cx| {
-            // A broken connection is not the server's error.
+            // A broken connection is no error of the server.
             if connection.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(());
             }
@@ -131,7 +131,7 @@ fn connect(
     });
 }
 
-/// Dropped by hyper after the last frame, which ends the request.
+/// Hyper drops it after the last frame, which ends the request.
 struct AnswerBody {
     body: Body,
     _guard: RequestGuard,

@@ -103,7 +103,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// `route` is a router's pattern, so labels are bounded.
+    /// `route` is a router's pattern: labels are bounded.
     pub(crate) fn request(&self, route: &str, status: StatusCode, time: Duration) {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         *requests.entry((route.to_owned(), status.as_u16())).or_default() += 1;

@@ -1,4 +1,4 @@
-//! A stream that reports reads and pending writes to its slot
+//! Reports reads and pending writes to a connection's slot
 //! (`a_reader_that_takes_nothing_is_disconnected_and_frees_its_place`).
 
 use std::io::{self, IoSlice};

@@ -1,5 +1,4 @@
-//! The pace of finished answers, which estimates a refusal's wait
-//! (`a_refusal_estimates_the_wait_from_the_rate_of_finished_answers`).
+//! The pace of finished answers (`a_refusal_estimates_the_wait_from_the_rate_of_finished_answers`).
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,10 +7,10 @@ use std::time::{Duration, Instant};
 /// Ends that count; earlier ones are forgotten.
 const WINDOW: usize = 32;
 
-/// Seconds. A client that waits longer than the last would miss free slots.
+/// Seconds. A longer wait would miss free slots.
 const WAIT: (u64, u64) = (1, 60);
 
-/// Measured in time with some answer under way.
+/// In time with some answer under way.
 #[derive(Debug, Default)]
 pub(crate) struct Pace(Mutex<State>);
 
@@ -48,7 +47,7 @@ impl Pace {
         }
     }
 
-    /// Seconds until `count` more answers end. Before the first end, as if one ended now.
+    /// Seconds until `count` more answers end; as if one ended now before the first.
     pub(crate) fn seconds_for(&self, count: usize, now: Instant) -> u64 {
         let state = self.lock();
         let measured = state.clock(now).saturating_sub(state.start);
@@ -65,7 +64,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// An answer ends every `seconds`, `count` times; the server then idles for an hour.
+    /// An answer every `seconds`, `count` times; then an idle hour.
     fn pace(seconds: u64, count: usize) -> (Pace, Instant) {
         let (pace, mut now) = (Pace::default(), Instant::now());
         for _ in 0..count {

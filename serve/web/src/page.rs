@@ -1,4 +1,4 @@
-//! The page: one HTML text of the files in `page/`, and a policy against other code.
+//! The page: one HTML text of the files in `page/`, with a policy against other code.
 
 use std::sync::LazyLock;
 
@@ -41,7 +41,7 @@ const PAGE: &str = concat!(
     "</script>\n</body>\n</html>\n",
 );
 
-/// Allows this script and style by digest, and requests to this server.
+/// Allows this script and style, and requests to this server.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let policy = format!(
         "default-src 'none'; script-src '{}'; style-src '{}'; connect-src 'self'; img-src data:; base-uri 'none'; \

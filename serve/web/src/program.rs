@@ -14,17 +14,16 @@ pub fn init_logging() {
     let coloured = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(coloured).with_target(false);
     let log = log.with_writer(std::io::stderr);
-    // Fails if the program has a logger.
     let _other = log.try_init();
 }
 
-/// Prints the address and serves until a termination signal or `work` ends.
+/// Prints the address and serves until a termination signal or the end of `work`.
 pub fn run(
     settings: Settings,
     work: impl FnOnce(InferenceWorker) -> anyhow::Result<()> + Send + 'static,
 ) -> anyhow::Result<()> {
     let mut server = Web::start(settings, work)?;
-    // Before anybody knows the address.
+    // Before the address is known.
     let mut signals = server.signals()?;
     for address in reachable(server.address()) {
         println!("http://{address}");
@@ -45,7 +44,7 @@ fn reachable(listening: SocketAddr) -> Vec<String> {
     [format!("localhost:{port}")].into_iter().chain(lan).collect()
 }
 
-/// The sender's address towards another network. Connecting a UDP socket sends nothing.
+/// The address used towards another network. Connecting a UDP socket sends nothing.
 fn route_address(unspecified: IpAddr) -> Option<IpAddr> {
     // Reserved for documentation.
     let elsewhere = if unspecified.is_ipv4() { "192.0.2.1:9" } else { "[2001:db8::1]:9" };

@@ -24,7 +24,7 @@ pub(crate) struct Job {
     pub(crate) queued: Instant,
 }
 
-/// [`SequenceRequest::max_tokens`] bounds the events in the channel.
+/// [`SequenceRequest::max_tokens`] bounds the channel's events.
 #[derive(Debug, Clone)]
 pub(crate) struct EventSender {
     pub(crate) index: usize,
@@ -106,7 +106,6 @@ impl Queue {
         Self { capacity, state: Mutex::default(), changed: Condvar::new(), pace: Pace::default() }
     }
 
-    /// Queues all of `jobs`, or none without room.
     pub(crate) fn push(&self, jobs: Vec<Job>) -> Result<(), Full> {
         let mut state = self.lock();
         state.jobs.retain(|job| !job.sender.is_abandoned());
@@ -121,7 +120,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Skips clients that left. Without room for the next sequence, all wait: later ones must not starve it.
+    /// Skips clients that left. Without room for the next sequence, all wait.
     pub(crate) fn pop(&self, has_room: impl Fn(&SequenceRequest) -> bool) -> Next {
         Self::next(&mut self.lock(), has_room)
     }

@@ -1,4 +1,4 @@
-//! The log's line on an answer that had a slot (`an_answer_that_ends_is_logged_once`).
+//! The log's line on an answer (`an_answer_that_ends_is_logged_once`).
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The id of a request, in its answer's head and in the log: the client's, or a random one
+//! A request's id, in its answer's head and in the log: the client's, or a random one
 //! (`a_clients_request_id_returns_and_one_unfit_for_a_log_is_replaced`).
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The routes, inside a middleware that alone checks names and the key (`every_route_but_health_checks_the_key_first`).
+//! The routes, inside a middleware that alone checks names and key (`every_route_but_health_checks_the_key_first`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::{api, page};
 
 type Route = (Method, &'static str, MethodRouter<Arc<Server>>);
 
-/// The only route without a key: a monitor cannot use the model.
+/// Without a key, for monitors that cannot use the model.
 pub(crate) const KEYLESS: &str = "/health";
 
 pub(crate) fn routes() -> Vec<Route> {

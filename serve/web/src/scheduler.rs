@@ -1,8 +1,8 @@
 //! The scheduler: moves sequences in and out of the engine between tokens.
 //!
-//! A cancelled request frees its slot within one token (`a_cancelled_request_frees_its_slot_within_one_token`). A panic
-//! of the engine resets it and fails its sequences (`a_panic_in_inference_is_a_500_and_the_server_lives`). An error, such
-//! as full memory, costs the caches first, and then the newest sequence (`a_failed_step_ends_the_newest_answer_only`).
+//! A cancelled request frees its slot within one token (`a_cancelled_request_frees_its_slot_within_one_token`). An
+//! engine's panic resets it and fails its sequences (`a_panic_in_inference_is_a_500_and_the_server_lives`). An error,
+//! such as full memory, costs the caches first, then the newest sequence (`a_failed_step_ends_the_newest_answer_only`).
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ use crate::queue::{Event, Job, Next, Queue};
 use crate::record::Record;
 use crate::sequence::Sequence;
 
-/// Minimum time between two readings of the counters.
+/// Between two readings of the counters.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 
 pub(crate) struct Scheduler<'a> {
@@ -26,7 +26,6 @@ pub(crate) struct Scheduler<'a> {
     counters: Counters,
     active: BTreeMap<Key, Sequence<'a>>,
     next: u64,
-    /// Steps that failed since one succeeded.
     failures: usize,
 }
 
@@ -52,7 +51,7 @@ impl<'a> Scheduler<'a> {
             }
             self.drop_abandoned();
             self.queue.pace.set_busy(!self.active.is_empty(), Instant::now());
-            // No request for `/metrics` waits for the device.
+            // Requests for `/metrics` never wait for the device.
             if self.active.is_empty() || published.elapsed() >= PUBLISH_EVERY {
                 self.metrics.publish((self.counters)());
                 published = Instant::now();
@@ -118,7 +117,7 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// After a failed step: drops caches, and from the second failure on also the newest sequence.
+    /// After a failed step: drops caches, and from the second failure on the newest sequence.
     fn make_room(&mut self, EngineError(reason): EngineError) -> Result<(), ApiError> {
         tracing::error!("the engine failed: {}", reason.escape_debug());
         self.failures += 1;
@@ -166,7 +165,7 @@ impl<'a> Scheduler<'a> {
     }
 
     fn catch_panic<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, ApiError> {
-        // `fail_all` discards the state after a panic.
+        // After a panic, `fail_all` discards the state.
         let done = catch_unwind(AssertUnwindSafe(|| work(self)));
         done.map_err(|_payload| {
             self.metrics.panics.add(1);

@@ -1,4 +1,4 @@
-//! A running answer: tokens to text that ends with whole characters (`no_piece_of_a_stream_ends_within_a_character`).
+//! A running answer: text that ends with whole characters (`no_piece_of_a_stream_ends_within_a_character`).
 
 use std::collections::VecDeque;
 
@@ -14,14 +14,13 @@ pub(crate) struct Sequence<'v> {
     vocabulary: &'v dyn Vocabulary,
     decoder: Box<dyn Decoder + 'v>,
     stop: StopStrings,
-    /// The prompt, until it is sent.
     echo: Option<Vec<u32>>,
     max_tokens: usize,
     /// Bytes.
     decoded: usize,
     /// Bytes.
     sent: usize,
-    /// With the end of their text in bytes.
+    /// With their text's end in bytes.
     unsent: VecDeque<(usize, u32, Likelihood)>,
 }
 
@@ -100,7 +99,6 @@ impl<'v> Sequence<'v> {
         self.sender.send(Event::Failed(error));
     }
 
-    /// Sends the text held back. Returns false.
     fn end(&mut self, finish: FinishReason) -> bool {
         let rest = self.decoder.finish();
         self.decoded += rest.len();

@@ -32,7 +32,7 @@ pub(crate) enum Status {
 pub(crate) struct Ready {
     pub(crate) model: Model,
     pub(crate) vocabulary: Arc<dyn Vocabulary>,
-    /// Whether its template renders a question; other models only continue texts.
+    /// Whether its template renders a question; other models continue texts.
     pub(crate) chats: bool,
     pub(crate) examples: Vec<String>,
     pub(crate) grammars: Grammars,

@@ -1,6 +1,6 @@
-//! Waiting sequences, taken in turn over networks and each one's connections.
+//! Waiting sequences, taken in turn over networks and their connections.
 //!
-//! A sequence waits for its own connection's earlier ones and for one of each other network's
+//! A sequence waits for its connection's earlier ones and for one of each other network's
 //! (`a_request_of_many_answers_does_not_starve_another_connection`).
 
 use std::collections::VecDeque;
@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use crate::queue::Job;
 
-/// Lines by key, the next to serve first; none is empty.
+/// By key, next to serve first; none is empty.
 type Lines<K, T> = VecDeque<(K, T)>;
 
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ impl Turns {
         self.networks.front()?.1.front()?.1.front()
     }
 
-    /// The served network and connection then wait for all others.
+    /// The served network and connection then come last.
     pub(crate) fn pop(&mut self) -> Option<Job> {
         let (network, mut connections) = self.networks.pop_front()?;
         let (connection, mut jobs) = connections.pop_front()?;
@@ -64,7 +64,6 @@ impl Turns {
     }
 }
 
-/// A new line is served last.
 fn line_of<K: PartialEq, T: Default>(lines: &mut Lines<K, T>, key: K) -> &mut T {
     let at = lines.iter().position(|(other, _)| *other == key).unwrap_or_else(|| {
         lines.push_back((key, T::default()));

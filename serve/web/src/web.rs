@@ -30,15 +30,15 @@ pub struct Settings {
     pub port: u16,
     /// Required on all routes but `/health`.
     pub key: Option<ApiKey>,
-    /// In addition to `localhost` and the address.
+    /// Besides `localhost` and the address.
     pub hosts: Vec<String>,
-    /// Origins whose pages may use this server.
+    /// Origins with pages that may use this server.
     pub origins: Vec<String>,
     /// Limits on requests and connections.
     pub limits: Limits,
 }
 
-/// Dropping it ends it at once; [`Web::stop`] lets answers finish.
+/// A drop ends it at once; [`Web::stop`] lets answers finish.
 pub struct Web {
     address: SocketAddr,
     closing: watch::Sender<bool>,

@@ -11,8 +11,8 @@ use crate::queue::Queue;
 use crate::scheduler::Scheduler;
 use crate::state::{Ready, Status};
 
-/// The inference thread's handle. The server is loading until [`InferenceWorker::answer`]; dropping the handle fails
-/// all waiting requests.
+/// The inference thread's handle. The server is loading until [`InferenceWorker::answer`]; a drop fails all waiting
+/// requests.
 pub struct InferenceWorker {
     pub(crate) status: watch::Sender<Status>,
     pub(crate) queue: Arc<Queue>,

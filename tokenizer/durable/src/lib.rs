@@ -24,7 +24,7 @@ pub fn write(path: &Path, contents: &[u8]) -> io::Result<()> {
     Aside::write(path, contents)?.commit()
 }
 
-/// Replaces `path` with the file that `fill` writes. On failure, `path` is unchanged and the partial file is removed.
+/// Replaces `path` with the file that `fill` writes. On failure, `path` is unchanged and the partial file removed.
 pub fn write_with<E: From<io::Error>>(
     path: &Path,
     fill: impl FnOnce(&Path) -> Result<(), E>,
@@ -32,12 +32,12 @@ pub fn write_with<E: From<io::Error>>(
     Aside::write_with(path, fill)?.commit().map_err(E::from)
 }
 
-/// Syncs [`aside`]`(path)` and renames it to `path`. On failure, removes that file and leaves `path` unchanged.
+/// Syncs [`aside`]`(path)` and renames it to `path`. On failure, removes it and leaves `path` unchanged.
 pub fn complete(path: &Path) -> io::Result<()> {
     Aside::new(path).synced()?.commit()
 }
 
-/// A complete, synced file without its final name; dropping removes it.
+/// A complete, synced file without its final name; a drop removes it.
 #[derive(Debug)]
 pub struct Aside {
     aside: PathBuf,
@@ -82,7 +82,6 @@ impl Aside {
 
 impl Drop for Aside {
     fn drop(&mut self) {
-        // After a commit, no file has this name.
         let _ = fs::remove_file(&self.aside);
     }
 }

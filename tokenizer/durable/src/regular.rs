@@ -1,4 +1,4 @@
-//! Reads regular files only: a FIFO could wait forever, and a device need not end. Files read whole have a size limit
+//! Reads regular files only: a FIFO could wait forever, a device never end. Files read whole have a size limit
 //! (`endless_files_are_refused_wherever_a_file_is_given`).
 
 use std::{

@@ -35,7 +35,6 @@ fuzz_target!(|bytes: &[u8]| {
             },
             Ok(Body::Bytes(_)) => panic!("JSON lines hold no bytes"),
             Err(Error::Line { line, .. }) => assert!(line >= 1),
-            // A compressed file without text, or truncated.
             Err(Error::NotUtf8 { .. } | Error::Read { .. }) => {}
             // Contents decide the format, not the name.
             Err(Error::Parquet { .. }) => assert!(bytes.starts_with(b"PAR1")),

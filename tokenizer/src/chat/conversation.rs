@@ -22,9 +22,9 @@ use super::{
 pub struct ChatIds {
     /// The tokens.
     pub ids: Vec<u32>,
-    /// Whether each id is trained: the assistant's text and the control token that ends it.
+    /// Whether each id is trained: the assistant's text and its closing control token.
     pub trained: Vec<bool>,
-    /// Places in `ids` where questions after the first begin.
+    /// Where in `ids` questions after the first begin.
     pub questions: Vec<usize>,
 }
 
@@ -96,7 +96,7 @@ impl Tokenizer {
     }
 }
 
-/// Merges may span a message and the template, so adjacent text is joined first.
+/// Merges may span a message and the template: adjacent text is joined first.
 struct TurnEncoder<'t> {
     tokenizer: &'t Tokenizer,
     text: String,
@@ -105,7 +105,7 @@ struct TurnEncoder<'t> {
 }
 
 impl TurnEncoder<'_> {
-    /// Returns where the next turn begins: at the second control token, as the first ends a turn, or after the only one.
+    /// Returns where the next turn begins: at the second control token, or after the only one.
     fn template(
         &mut self,
         text: &str,

@@ -34,17 +34,14 @@ enum Family {
     SmolLm3,
 }
 
-/// A format and its template's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PublishedFormat {
     family: Family,
-    /// Whether texts open with the first control token.
     opens: bool,
     /// For conversations without a system message.
     default_system: Option<String>,
     /// Whether the last answer begins with an empty thought.
     thinks: bool,
-    /// Whether the system message begins with dates.
     is_dated: bool,
 }
 
@@ -106,7 +103,7 @@ impl PublishedFormat {
         }
     }
 
-    /// Control token that ends an answer, if another than a text's.
+    /// The answers' control token, if it differs from a text's.
     pub(crate) fn ends_answers(&self) -> Option<&'static str> {
         match self.family {
             Family::ChatMl | Family::SmolLm3 => Some("<|im_end|>"),
@@ -161,7 +158,6 @@ impl PublishedFormat {
         out
     }
 
-    /// The system message as a turn.
     fn system_turn(&self, system: Option<&str>) -> String {
         match (self.family, system) {
             (Family::ChatMl, Some(text)) => format!("<|im_start|>system\n{text}<|im_end|>\n"),
@@ -173,14 +169,13 @@ impl PublishedFormat {
             (Family::SmolLm3, text) => {
                 let text =
                     text.unwrap_or("You are a helpful AI assistant named SmolLM, trained by Hugging Face.");
-                // The template ends this turn only after tools.
+                // Only tools follow before the template ends this turn.
                 format!("<|im_start|>system\n{SMOLLM3_HEAD}{text}\n\n")
             }
             _ => String::new(),
         }
     }
 
-    /// The system message within a question.
     fn system_within(&self, system: Option<&str>, is_first: bool, is_last: bool) -> String {
         match (self.family, system) {
             (Family::Gemma, Some(text)) if is_first => format!("{text}\n\n"),
@@ -244,7 +239,7 @@ mod tests {
         }
     }
 
-    // The published templates' texts, rendered by Hugging Face's library.
+    // Rendered by Hugging Face's library.
 
     #[test]
     fn qwens_conversations_have_its_default_system_message() {

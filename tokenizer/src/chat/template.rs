@@ -15,7 +15,7 @@ const OPEN: char = '\u{F0000}';
 const CLOSE: char = '\u{F0001}';
 /// Steps of a template per message, plus once; this crate's needs about 30.
 const FUEL: u64 = 200;
-/// Most bytes that a message's placeholder adds to the template's text.
+/// Most bytes that a placeholder adds to the template's text.
 const MARK_BYTES: usize = 256;
 /// Without assignments, macros and repetition, intermediate values stay as short as the template.
 const STATEMENTS: [&str; 6] = ["for", "endfor", "if", "elif", "else", "endif"];
@@ -52,7 +52,7 @@ impl ChatTemplate {
         self.format.as_ref().filter(|_| !self.runs)
     }
 
-    /// Checks the source text, where quotes cannot hide a statement. So it refuses quoted `{%` or `*`.
+    /// Checks the source text, where quotes hide no statement. It also refuses quoted `{%` or `*`.
     fn check(&self) -> Result<(), ChatProblem> {
         if self.source.contains([OPEN, CLOSE]) {
             return Err(ChatProblem::Marks);
@@ -110,7 +110,7 @@ impl ChatTemplate {
     }
 }
 
-/// Rendered text. Fails at its limit: each message may repeat the template once.
+/// Fails at its limit: each message may repeat the template once.
 struct Rendered {
     text: Vec<u8>,
     limit: usize,
@@ -132,7 +132,6 @@ impl io::Write for Rendered {
     }
 }
 
-/// Whether the statement is only `NAME in messages`.
 fn is_over_messages(statement: &str) -> bool {
     let statement = statement.split("%}").next().unwrap_or_default().trim_end_matches(['-', '+']);
     let mut words = statement.split_whitespace();
@@ -140,7 +139,6 @@ fn is_over_messages(statement: &str) -> bool {
     name.chars().all(|c| c.is_alphanumeric() || c == '_') && words.eq(["in", "messages"])
 }
 
-/// The template's text and the places of messages, in order.
 pub(super) fn parts(rendered: &str, messages: usize) -> Result<Vec<Part<'_>>, ChatProblem> {
     let mut parts = Vec::new();
     let mut seen = vec![false; messages];

@@ -44,7 +44,6 @@ pub(crate) fn spell(bytes: &[u8]) -> String {
     bytes.iter().map(|&byte| char_of(byte)).collect()
 }
 
-/// `None` for a character outside the alphabet.
 pub(crate) fn unspell(token: &str) -> Option<Box<[u8]>> {
     token.chars().map(|c| BYTES.get(c as usize).copied().flatten()).collect()
 }

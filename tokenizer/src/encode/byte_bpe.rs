@@ -104,7 +104,7 @@ impl ByteBpe {
         out
     }
 
-    /// A run of bytes outside UTF-8 is a piece.
+    /// Bytes outside UTF-8 are a piece.
     pub(crate) fn encode_bytes(&self, bytes: &[u8]) -> Vec<u32> {
         let mut out = Vec::with_capacity(bytes.len() / 3);
         self.with_worker(|worker| {
@@ -169,7 +169,7 @@ impl ByteBpe {
         }
     }
 
-    /// Workers return only after work, so a panic leaves the pool usable.
+    /// Workers return only after work: a panic leaves the pool usable.
     fn idle_workers(&self) -> MutexGuard<'_, Vec<Worker>> {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {

@@ -1,4 +1,4 @@
-//! Chooses the encoder for a checked definition: this crate's, or Hugging Face's code.
+//! Chooses the encoder: this crate's, or Hugging Face's code.
 
 use std::collections::HashSet;
 
@@ -75,7 +75,7 @@ fn is_plain(definition: &Definition) -> bool {
         && definition.added_tokens.iter().all(|token| token.special)
 }
 
-/// `None` for Hugging Face's code: a token has no spelling in bytes, or a byte no token.
+/// `None` if a token has no spelling in bytes, or a byte no token.
 fn byte_level(
     pattern: Pattern,
     definition: &Definition,

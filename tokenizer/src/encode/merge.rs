@@ -1,6 +1,6 @@
 //! Merges a piece's byte pairs: the best-ranked adjacent pair first, the leftmost on a tie.
 //!
-//! A heap of candidates over linked symbols: n symbols cost O(n log n), even in a megabyte of one letter.
+//! A heap of candidates over linked symbols: n symbols cost O(n log n).
 
 use std::{
     cmp::Reverse,
@@ -16,7 +16,7 @@ pub(crate) struct MergeTable {
 }
 
 impl MergeTable {
-    /// Returns `false` for a repeated pair: readers disagree on its rank.
+    /// `false` for a repeated pair: readers disagree on its rank.
     #[must_use]
     pub(crate) fn push(&mut self, left: u32, right: u32, result: u32) -> bool {
         self.results.push(result);
@@ -83,8 +83,7 @@ impl Merger {
             return;
         }
         let right = self.symbols[left.next as usize];
-        // Stale if the pair is gone. Like Hugging Face, compares results, not ranks: another pair may have the same
-        // result.
+        // Stale if the pair is gone. Like Hugging Face, compares results: another pair may have the same.
         if table.rank(left.id, right.id).is_none_or(|rank| table.results[rank as usize] != result) {
             return;
         }

@@ -12,7 +12,7 @@ pub(crate) struct Pipeline {
     tokenizer: hf::Tokenizer,
     /// For characters outside the vocabulary; may be a control token.
     unknown: Option<u32>,
-    /// Most bytes of text that stay within [`limits::NORMALIZED_BYTES`].
+    /// Bytes of text that stay within [`limits::NORMALIZED_BYTES`].
     longest: usize,
 }
 

@@ -1,8 +1,8 @@
-//! Cuts text into the pieces within which merges happen.
+//! Cuts text into pieces, within which merges happen.
 //!
 //! Patterns end in `\s+(?!\S)|\s+`, whose look-ahead needs backtracking, which gives up on a megabyte of blanks.
-//! Without it a pattern is a DFA, and a run of blanks before a word gives back its last. Searches are anchored, since
-//! the alternatives match any character: time is linear.
+//! Without it a pattern is a DFA, and a run of blanks before a word gives back its last. Anchored searches take linear
+//! time.
 
 use regex_automata::{
     Anchored, Input,
@@ -125,7 +125,7 @@ impl Splitter {
         }
         let run = &text[start..end];
         let Some(last) = run.chars().next_back() else { return end };
-        // In all patterns but GPT-2's, another alternative matches a final line break.
+        // Except in GPT-2's, another alternative matches a final line break.
         let line_break = matches!(last, '\r' | '\n') && self.pattern != Pattern::Gpt2;
         if line_break || last.len_utf8() == run.len() || !run.chars().all(char::is_whitespace) {
             return end;
@@ -135,7 +135,7 @@ impl Splitter {
 }
 
 /// The last position up to `limit` where a cut changes no piece: between an ASCII letter and a blank, or after a single
-/// line break between visible characters. No pattern looks back; one joins a line break and a slash.
+/// line break between visible characters. One pattern joins a line break and a slash.
 pub(crate) fn safe_cut(text: &str, limit: usize) -> Option<usize> {
     let bytes = text.as_bytes();
     let end = limit.min(bytes.len().checked_sub(1)?);

@@ -26,7 +26,7 @@ use crate::{
 /// Turns text into token ids and back.
 ///
 /// [`encode`](Self::encode) never gives control tokens, which come from the chat template or by name. Encoding is
-/// deterministic, and threads can share a tokenizer.
+/// deterministic; threads can share a tokenizer.
 ///
 /// ```
 /// let tokenizer = tokenizer::Tokenizer::bytes(&tokenizer::CHAT_SPECIALS);
@@ -71,7 +71,7 @@ impl Tokenizer {
         let specials = SpecialTokens::after(definition.model.vocab.0.len() as u32, specials);
         definition.added_tokens = specials.iter().map(AddedToken::from).collect();
         let config = Config::for_specials(&specials);
-        // Checked like a foreign file: `specials` are the caller's.
+        // Checked: `specials` are the caller's.
         let json = definition.to_json();
         Self::new(&Definition::parse(&json)?, json, config)
     }
@@ -106,8 +106,8 @@ impl Tokenizer {
         Ok(Self { kind, specials, size, bos, eos, json, fingerprint, config, chat })
     }
 
-    /// Without a template, adds that of the chat format whose control tokens it knows; else our own and, after the
-    /// last id, missing control tokens.
+    /// Without a template, adds that of the chat format whose control tokens it knows; else our own and, after the last
+    /// id, missing control tokens.
     pub fn with_chat(self) -> Result<Self, Problem> {
         if self.chat.is_some() {
             return Ok(self);
@@ -182,8 +182,8 @@ impl Tokenizer {
         self.eos
     }
 
-    /// Closes documents of text. `None` where [`bos`](Self::bos) does, by opening the next, or where the vocabulary has
-    /// only ends of answers.
+    /// Closes documents of text. `None` where [`bos`](Self::bos) does, by opening the next, or where the vocabulary
+    /// only has ends of answers.
     pub fn end_of_text(&self) -> Option<u32> {
         let ends = self.answers_end();
         let closes = |id: &u32| {
@@ -197,7 +197,7 @@ impl Tokenizer {
         format.ends_answers().and_then(|text| self.specials.id(text))
     }
 
-    /// Ends of an answer, without repeats: the chat format's, the text's, and the token that opens a text.
+    /// Ends of an answer, each once: the chat format's, the text's, and the token that opens a text.
     pub fn ends_of_answers(&self) -> Vec<u32> {
         let mut ends = Vec::new();
         for id in [self.answers_end(), self.eos, self.bos].into_iter().flatten() {
@@ -304,7 +304,7 @@ impl Tokenizer {
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
-    /// Appends a token's bytes. Not for [`Kind::Pipeline`], where neighbours matter.
+    /// Not for [`Kind::Pipeline`], where neighbours matter.
     pub(crate) fn push_token(&self, id: u32, bytes: &mut Vec<u8>) -> Result<(), Error> {
         let token = match &self.kind {
             _ if self.specials.contains(id) => return Ok(()),

@@ -58,7 +58,7 @@ impl Default for BpeTraining {
             pattern: Pattern::Digits2,
             document_chars: 10_000,
             sample: 1.0,
-            // More text could overflow the trainer's 32-bit counts.
+            // More could overflow the trainer's 32-bit counts.
             max_bytes: 2_000_000_000,
             seed: 0,
             progress: false,

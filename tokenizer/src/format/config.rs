@@ -84,7 +84,6 @@ impl Config {
         self.chat_template.as_ref().and_then(Template::default_text)
     }
 
-    /// Adds the chat template only with its control tokens.
     pub(crate) fn for_specials(specials: &SpecialTokens) -> Self {
         let chat = crate::CHAT_SPECIALS.iter().all(|text| specials.id(text).is_some());
         let token = |text: &str| specials.id(text).map(|_| Token::Text(text.to_owned()));

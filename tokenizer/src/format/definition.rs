@@ -1,4 +1,4 @@
-//! `tokenizer.json`: parsed within limits and checked. Equal tokenizers are written as equal bytes.
+//! `tokenizer.json`: parsed within limits and checked. Equal tokenizers are equal bytes.
 //!
 //! Checks sizes, ids, and that each merge joins two known tokens into a third.
 

@@ -1,7 +1,6 @@
 //! Bounds how much components lengthen text.
 //!
-//! A kilobyte of chained replacements can turn a letter into gigabytes. A chain's bound is the product of its steps',
-//! known before it runs.
+//! A kilobyte of chained replacements can turn a letter into gigabytes. A chain's bound is the product of its steps'.
 
 use serde_json::Value;
 
@@ -31,10 +30,10 @@ fn step_factor(step: &Value, composed: &mut bool) -> f64 {
                 step.get("pattern").and_then(|pattern| pattern.get("String")).and_then(Value::as_str);
             (bytes("content") / pattern.map_or(1, |pattern| pattern.len().max(1)) as f64).max(1.0)
         }
-        // A spelled byte takes up to two bytes, and a space may precede a piece.
+        // A spelled byte takes up to two, and a space may precede a piece.
         "ByteLevel" if flag("add_prefix_space", true) => 4.0,
         "ByteLevel" => 2.0,
-        // A space becomes up to four bytes, and another may precede a piece.
+        // A space becomes up to four bytes; another may precede a piece.
         "Metaspace" => 8.0,
         _ => 1.0,
     }

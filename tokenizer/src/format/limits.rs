@@ -1,4 +1,4 @@
-//! Limits on tokenizer files: several times the largest published one's needs, but no gigabytes or minutes.
+//! Limits on tokenizer files: several times the largest published one's needs.
 
 /// Bytes of `tokenizer.json`, `vocab.json` or `merges.txt`.
 pub const FILE_BYTES: u64 = 128 << 20;

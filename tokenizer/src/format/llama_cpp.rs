@@ -1,6 +1,6 @@
 //! A GGUF file's vocabulary, as `llama.cpp` reads it.
 //!
-//! It knows split patterns by name only. Its `gpt2` is byte-level BPE. Its `llama` is BPE over characters with `▁` for
+//! It knows split patterns by name. Its `gpt2` is byte-level BPE. Its `llama` is BPE over characters with `▁` for
 //! blanks, and merges by tokens' scores instead of pairs' ranks.
 
 use std::collections::{HashMap, HashSet};
@@ -50,11 +50,11 @@ const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
-/// Replaces a blank in vocabularies of characters.
+/// A blank in vocabularies of characters.
 const BLANK: &str = "▁";
 
 impl Tokenizer {
-    /// The vocabulary for a model with `rows` tokens; rows beyond the vocabulary are unused.
+    /// The vocabulary for a model with `rows` tokens, perhaps more than it has.
     pub fn llama_cpp(&self, rows: usize) -> Result<LlamaCpp, NotInLlamaCpp> {
         let definition = self.definition();
         let byte_level = byte_level(&definition)?;
@@ -94,7 +94,7 @@ fn byte_level(definition: &Definition) -> Result<Option<&'static str>, NotInLlam
     let pre_tokenizer = definition.pre_tokenizer.as_ref();
     let checked = component::check_pre_tokenizer(pre_tokenizer);
     let ranked = definition.model.ignore_merges;
-    // Nearly all text is in normal form C and stays as it is.
+    // Nearly all text is in normal form C.
     let normalizer = definition.normalizer.as_ref().map(|normalizer| &normalizer["type"]);
     let normalized = normalizer.is_some_and(|kind| *kind != json!("NFC"));
 
@@ -223,7 +223,7 @@ fn adds_space(definition: &Definition) -> bool {
     normalizer.chain(pre_tokenizer).any(|step| prepends(&step))
 }
 
-/// Documents are opened here where the file says nothing else.
+/// This crate opens documents where the file says nothing else.
 fn opens_texts(post_processor: Option<&Value>) -> bool {
     let Some(step) = post_processor.filter(|step| !step.is_null()) else { return true };
     match step["processors"].as_array() {

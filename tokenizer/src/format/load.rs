@@ -105,7 +105,7 @@ fn read_config(folder: &Path) -> Result<Config, Error> {
         Some(json) => serde_json::from_slice(&json)
             .map_err(|error| Error::Tokenizer { path: path.clone(), problem: Problem::Json(error) })?,
     };
-    // Newer releases keep the template in its own file, which takes precedence.
+    // Newer releases keep the template in its own file, which wins.
     let template = folder.join("chat_template.jinja");
     if let Some(text) = read_if_there(&template)? {
         path = template;

@@ -1,4 +1,4 @@
-//! Finds tokenizer files, reads them within limits, and checks them before use.
+//! Finds tokenizer files, reads them within limits, and checks them.
 
 pub(crate) mod component;
 pub(crate) mod config;

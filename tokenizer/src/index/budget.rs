@@ -1,4 +1,4 @@
-//! Divides a build's memory, as a pure function.
+//! Divides a build's memory; pure.
 
 use super::{self_matches, sort};
 use crate::error::Error;
@@ -8,7 +8,7 @@ const MOST_RUNS: u64 = 512;
 /// Fewer are not worth a read.
 const LEAST_BUFFERED: u64 = 64;
 const MOST_BUFFERED: u64 = 1 << 16;
-/// A run's current context and position, generously.
+/// Bytes of a run's current context and position, generously.
 const CURSOR_BYTES: u64 = 256;
 /// Bytes of a stretch's entry, the widest read in pieces.
 const WIDEST: u64 = 5;
@@ -17,9 +17,8 @@ const WIDEST: u64 = 5;
 pub(super) struct Budget {
     pub(super) chunk_tokens: u64,
     pub(super) runs: u64,
-    /// Entries per thread and read, of each run or stretch.
+    /// Per thread and read, of each run or stretch.
     pub(super) buffered: usize,
-    /// Positions that a thread matches at once.
     pub(super) range: u64,
 }
 

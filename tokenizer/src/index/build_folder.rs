@@ -1,4 +1,4 @@
-//! A build's folder, which keeps finished pieces and becomes the index.
+//! A build's folder: keeps finished pieces and becomes the index.
 
 use std::{
     fs::{self, File},
@@ -37,7 +37,7 @@ struct Pieces {
     chunk_tokens: u64,
 }
 
-/// The planned index's manifest in `out`; `None` for an absent or empty folder. Anything else is an error.
+/// The planned index's manifest; `None` for an absent or empty folder. Anything else is an error.
 pub(super) fn finished(out: &Path, plan: &IndexPlan) -> Result<Option<IndexManifest>, Error> {
     let mut entries = match fs::read_dir(out) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -94,7 +94,6 @@ impl BuildFolder {
         Ok((writing.finish_piece(self.mark)?, false))
     }
 
-    /// Writes the manifest last.
     pub(super) fn publish(self, manifest: &IndexManifest) -> Result<(), Error> {
         let path = self.path(manifest::NAME);
         self.clear(|name| [ORDER, FOLLOWERS].contains(&name))?;

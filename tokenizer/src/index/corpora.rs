@@ -12,7 +12,7 @@ pub struct Corpora {
     shortest: usize,
 }
 
-/// The longest earlier occurrence of a context, and its follower.
+/// A context's longest earlier occurrence, and its follower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
     /// Common tokens, at most 32.

@@ -1,4 +1,4 @@
-//! The longest earlier match within a document that grows by one token at a time.
+//! The longest earlier match within a growing document.
 //!
 //! Positions are sorted by context. Following matches, whose lengths fall, finds the first that shares `n` tokens: at
 //! most 32 steps.
@@ -11,13 +11,11 @@ use super::{
 #[derive(Clone, Debug, Default)]
 pub(super) struct Document {
     ids: Vec<u32>,
-    /// Without the last position.
     order: Vec<u32>,
     found: Vec<EarlierMatch>,
 }
 
 impl Document {
-    /// Returns the longest earlier match that ends with `id`.
     pub(super) fn push(&mut self, id: u32) -> EarlierMatch {
         if let Some(last) = self.ids.len().checked_sub(1) {
             let place = self.place(&self.context(last as u32));

@@ -1,4 +1,4 @@
-//! Finds a split's documents that an index holds word for word: with the feature, a model only copies them.
+//! Finds a split's documents that an index holds word for word: a model would only copy them.
 
 use std::{
     collections::HashMap,

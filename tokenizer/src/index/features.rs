@@ -1,7 +1,7 @@
 //! Features of a dataset's positions: the token after the longest earlier occurrence of the context.
 //!
-//! An indexed split's positions match earlier indexes and earlier positions of the split. Others match all indexes and
-//! earlier positions of the document.
+//! An indexed split's positions match earlier indexes and the split's earlier positions. Others match all indexes and
+//! the document's earlier positions.
 
 use std::{
     borrow::Borrow,
@@ -46,7 +46,7 @@ impl<D: Borrow<TokenDataset>> Features<D> {
         self.window_with(cursor, &mut Scan::new())
     }
 
-    /// [`window`](Self::window) for several. In a split without an index, a document's windows share a pass over it.
+    /// [`window`](Self::window) for several. Without an index, a document's windows share a pass over it.
     pub fn windows(&self, cursors: &[Cursor]) -> Result<Vec<Vec<Option<u32>>>, Error> {
         self.windows_unless(cursors, &AtomicBool::new(false))
     }
@@ -145,10 +145,9 @@ impl<D: Borrow<TokenDataset>> Features<D> {
     }
 }
 
-/// A pass, from which the document's later ranges resume.
+/// A pass that the document's later ranges resume.
 #[derive(Debug)]
 struct Scan {
-    /// Assumed beginning of the document.
     opening: u64,
     /// Position of `found[0]`; `found` ends before `next`.
     first: u64,

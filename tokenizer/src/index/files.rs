@@ -1,7 +1,7 @@
 //! An index's files: a header of 64 bytes, then entries.
 //!
 //! The header: kind (8 bytes), format (4), bytes of an entry (4), number of entries (8), mark of the set's tokens (8),
-//! SHA-256 of the entries (32), by which a resumed build verifies files.
+//! SHA-256 of the entries (32), which a resumed build verifies.
 
 use std::{
     fs::{self, File},
@@ -25,7 +25,7 @@ pub(super) enum Kind {
     Run,
     /// A stretch's positions in order, each with the number of tokens in common with the previous context.
     Stretch,
-    /// All positions by context, then the minima of every 64.
+    /// Positions by context, then the minima of every 64.
     Order,
     Followers,
 }
@@ -137,7 +137,6 @@ impl EntryWriter {
         Ok(EntryReader { path, file, kind: self.kind, entries: self.bytes / self.kind.entry_bytes() as u64 })
     }
 
-    /// Writes the header, syncs, and names the file.
     pub(super) fn finish(self, mark: [u8; 8]) -> Result<Fingerprint, Error> {
         let (path, _, digest) = self.complete(mark)?;
         durable::complete(&path).map_err(Error::write(&path))?;
@@ -202,7 +201,6 @@ pub(super) fn check_digest(path: &Path, expected: Fingerprint, found: Fingerprin
     Err(Error::index(path, IndexProblem::Checksum { expected, found }))
 }
 
-/// Several threads read one file.
 #[cfg(unix)]
 fn read_at(file: &File, bytes: &mut [u8], start: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, bytes, start)

@@ -1,4 +1,4 @@
-//! `index.json`: an index's inputs and checksums. Written last, so its folder is complete.
+//! `index.json`: an index's inputs and checksums. Written last: its folder is complete.
 
 use std::{io::ErrorKind, path::Path};
 
@@ -39,7 +39,6 @@ pub struct IndexManifest {
     pub followers: Fingerprint,
 }
 
-/// Known before the build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct IndexPlan {
@@ -66,7 +65,6 @@ impl IndexPlan {
         IndexManifest { format, tokenizer, split, tokens, shards, order, followers }
     }
 
-    /// Fails unless `made`, in `folder`, is of this plan.
     pub(super) fn check(&self, folder: &Path, made: &IndexManifest) -> Result<(), Error> {
         let refuse = |problem| Err(Error::index(folder.join(NAME), problem));
         if made.shards != self.shards {

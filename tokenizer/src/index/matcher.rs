@@ -1,4 +1,4 @@
-//! Matches of a text whose tokens arrive one by one, as training reads them
+//! Matches of a text that arrives token by token, as training reads them
 //! (`decoding_a_document_matches_as_training_on_it_after_the_corpus`).
 
 use std::sync::Arc;
@@ -35,7 +35,6 @@ impl DocumentMatcher {
         Self { own, document: Document::default() }
     }
 
-    /// No match unless `search` is set.
     pub(super) fn push(&mut self, corpora: &Corpora, id: u32, search: bool) -> Option<Match> {
         if Some(id) == corpora.bos() {
             self.document.clear();

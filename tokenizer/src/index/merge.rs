@@ -1,6 +1,6 @@
 //! Merges sorted chunks, one stretch of the order at a time.
 //!
-//! The first chunk's contexts divide the order, into as many stretches as chunks. Threads can merge stretches, and a
+//! The first chunk's contexts divide the order into as many stretches as chunks. Threads can merge stretches, and a
 //! resumed build can reuse their files.
 
 use std::{
@@ -55,7 +55,6 @@ impl Merge<'_> {
         Ok(stretches)
     }
 
-    /// Entries of `run` before `position` with `context`.
     fn below(&self, run: &EntryReader, context: &Context, position: u32) -> Result<u64, Error> {
         let (mut low, mut high) = (0, run.entries());
         while low < high {
@@ -67,7 +66,7 @@ impl Merge<'_> {
         Ok(low)
     }
 
-    /// Writes positions in order, each with the tokens in common with the previous context.
+    /// With the tokens in common with each previous context.
     pub(super) fn write(
         &self,
         parts: &[Range<u64>],

@@ -1,4 +1,4 @@
-//! A tree of minima: the first of all positions that share a context, without reading each.
+//! A tree of minima: the first position that shares a context, without reading all.
 
 use std::ops::Range;
 

@@ -5,12 +5,12 @@
 //!
 //! A position's context is the tokens that end there, from the token that opens the document, or 32. Its match is the
 //! earlier position whose context shares the most last tokens; of several, **the first in the text**
-//! (`every_position_has_the_follower_of_its_longest_earlier_match`). The follower lies at or before the position, so it
+//! (`every_position_has_the_follower_of_its_longest_earlier_match`). The follower lies at or before the position: it
 //! reveals nothing of the next token. Followers may open the next document: models also predict a document's end.
 //!
 //! So the match depends neither on chunks, threads or memory (`chunks_memory_and_threads_change_no_byte`), nor on
-//! division into several indexes. 32 numbers suffice to find all matches in one pass (`self_matches.rs`), and 32 steps
-//! in a growing document (`document.rs`).
+//! division into indexes. 32 numbers suffice to find all matches in one pass (`self_matches.rs`), and 32 steps in a
+//! growing document (`document.rs`).
 //!
 //! # Building
 //!
@@ -23,8 +23,8 @@
 //! token, and the minima of every 64 (`minima.rs`).
 //!
 //! `followers.bin` holds follower and length of the text's own matches, 3 bytes a token. Training reads it in sequence;
-//! the order would touch some fifty places a token and have to exclude later positions. Lengths let a reader compare
-//! indexes. Both files take 7.07 bytes a token.
+//! the order would touch some fifty places a token. Lengths let a reader compare indexes. Both files take 7.07 bytes a
+//! token.
 //!
 //! # Damaged files
 //!

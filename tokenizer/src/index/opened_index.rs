@@ -32,7 +32,7 @@ pub struct Index {
 
 impl Index {
     /// Opens the index in `folder` of the set in `set`. Compares sizes, headers and the set's checksums;
-    /// [`verify`](Self::verify) reads everything. Damage can hide a match, but not make one up.
+    /// [`verify`](Self::verify) reads everything. Damage can hide a match, not invent one.
     pub fn open(folder: impl AsRef<Path>, set: impl AsRef<Path>) -> Result<Self, Error> {
         let folder = folder.as_ref();
         let manifest = IndexManifest::read(folder)?;
@@ -76,7 +76,6 @@ impl Index {
         &self.text
     }
 
-    /// Length, first position, follower.
     pub(super) fn longest(&self, context: &Context) -> Option<(usize, u64, u32)> {
         let (length, at) = self.order.longest(&self.text, context)?;
         let next =
@@ -84,7 +83,6 @@ impl Index {
         Some((length, at.into(), next))
     }
 
-    /// Longest earlier match of each position.
     pub(super) fn followers(&self, positions: Range<u64>) -> Result<Vec<Follower>, Error> {
         let tokens = self.manifest.tokens;
         let (start, end) = (positions.start.min(tokens), positions.end.min(tokens));

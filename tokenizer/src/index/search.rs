@@ -1,4 +1,4 @@
-//! Binary search in the order. Files are not trusted: a match is compared with the text.
+//! Binary search in the order. A match is compared with the text: files are not trusted.
 
 use std::{cmp::Ordering, ops::Range};
 
@@ -7,7 +7,6 @@ use super::{
     text::{Context, Text},
 };
 
-/// Sorted positions, over any bytes.
 #[derive(Debug)]
 pub(super) struct Order<B> {
     bytes: B,
@@ -35,7 +34,6 @@ impl<B: AsRef<[u8]>> Order<B> {
         entry.map_or(u32::MAX, |bytes| u32::from_le_bytes(*bytes))
     }
 
-    /// Length and first position.
     pub(super) fn longest(&self, text: &Text, query: &Context) -> Option<(usize, u32)> {
         let context = |at| text.context(self.get(at).into());
         let after = partition(0..self.positions(), |at| context(at).cmp(query) == Ordering::Less);

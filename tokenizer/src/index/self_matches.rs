@@ -85,7 +85,7 @@ pub(super) fn matches(
     }
 
     let mut passed = FirstSharing([u32::MAX; LONGEST + 1]);
-    // An entry states the tokens in common with its predecessor: backwards, the next entry.
+    // Backwards, the next entry states the tokens in common.
     let mut common = 0;
     for stretch in stretches.iter().rev() {
         for piece in (0..stretch.entries().div_ceil(buffered as u64)).rev() {

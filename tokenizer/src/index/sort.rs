@@ -15,7 +15,6 @@ const LARGE: usize = 1 << 14;
 
 pub(super) const BYTES_PER_TOKEN: u64 = 20;
 
-/// A chunk of text, with the earlier tokens that its contexts need.
 #[derive(Debug)]
 pub(super) struct Chunk {
     /// `head` earlier tokens, at most `LONGEST - 1`, then the chunk.
@@ -28,7 +27,6 @@ pub(super) struct Chunk {
 type Entry = (u64, u32);
 
 impl Chunk {
-    /// Equal contexts by position.
     pub(super) fn sorted(&self) -> impl Iterator<Item = u32> {
         let places = (self.head..self.tokens.len()).into_par_iter();
         let mut entries: Vec<Entry> = places.map(|place| (self.word(place, 0), place as u32)).collect();

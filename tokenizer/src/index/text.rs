@@ -24,7 +24,7 @@ pub(crate) struct Text {
     documents: Option<Vec<u64>>,
 }
 
-/// Tokens that end at a position, backwards to the opening token, at most [`LONGEST`]. Compared from the last token.
+/// Tokens that end at a position, backwards to the opening token, at most [`LONGEST`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context {
     ids: [u32; LONGEST],
@@ -119,7 +119,6 @@ impl Context {
         context
     }
 
-    /// Keeps the tokens from the opening one on.
     fn cut(&mut self, bos: Option<u32>) {
         let opening = bos.and_then(|bos| self.iter().position(|id| *id == bos));
         self.length = opening.map_or(self.length, |opening| opening + 1);

@@ -182,7 +182,7 @@ fn a_template_cannot_compute_or_grow_without_bound() {
     ));
 }
 
-/// A program with `ChatML`'s control tokens, as published models have them.
+/// With `ChatML`'s control tokens, as published models have.
 const CHATML: &str = "{% set turns = messages %}{% for m in turns %}{{ '<|im_start|>' + m.role + '\\n' + m.content \
                       + '<|im_end|>\\n' }}{% endfor %}";
 
@@ -317,7 +317,6 @@ fn each_format_can_be_forced_by_name() {
 fn with_chat_adds_control_tokens_and_keeps_all_ids() {
     let text = "the water rises 7 times; é";
     let bare = BpeTraining { specials: vec!["<|endoftext|>".to_owned()], ..small_training() };
-    // Away from another tokenizer's chat template.
 
     let folder = tempfile::tempdir().expect("a folder");
     let alone = folder.path().join("tokenizer.json");

@@ -14,7 +14,6 @@ use tokenizer::{
 
 use crate::fixtures::{CORPUS, SMALL, by_document, contents, preparation, run, write_documents, written};
 
-/// From the bytes of the shards.
 fn tokens(set: &Path, split: &str, width: usize) -> Vec<u32> {
     let shards = contents(set)
         .into_iter()
@@ -188,7 +187,7 @@ fn conversations_have_a_mask_of_trained_tokens() {
     dialogues::write_json_lines(&input, 200, 1).expect("writing");
 
     let tokenizer = Tokenizer::bytes(&CHAT_SPECIALS);
-    // One shard: another's last window could be padded with targets that do not count.
+    // One shard: another's last window could be padded.
     let preparation = Preparation { shard_tokens: 1 << 20, ..preparation(&input, &out, by_document(0.1)) };
     let manifest = written(&preparation, &tokenizer);
 
@@ -201,7 +200,7 @@ fn conversations_have_a_mask_of_trained_tokens() {
         .map(|text| tokenizer.specials().id(text).expect("known"));
     for (_, window) in dataset.stream(Cursor::start(0)).take(50).map(|window| window.expect("a window")) {
         let mask = window.mask.expect("the set has masks");
-        // Targets of an earlier window do not count here.
+        // Targets of an earlier window do not count.
         let first = mask.iter().position(|trained| *trained).expect("a window without a counted target");
         let mut speaking = true;
         for (((x, y), trained), at) in window.x.iter().zip(&window.y).zip(&mask).zip(0..).skip(first) {

@@ -144,7 +144,7 @@ pub fn cuda_facts(index: usize) -> Result<DeviceFacts, OffloadError> {
     probe::<Cuda>(&CudaDevice::new(index))
 }
 
-/// With NVIDIA's driver but no kernel compiler, falls back to the CPU and says so.
+/// With NVIDIA's driver but no kernel compiler, reports it and uses the CPU.
 fn auto<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     match automatic(setup.process) {
         #[cfg(feature = "cuda")]

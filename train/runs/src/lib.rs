@@ -1,5 +1,5 @@
-//! Runs on disk: configuration, directory, checkpoints, device, weights and vocabulary, without training, command lines
-//! or servers (`opening_a_trained_model_needs_no_trainer`).
+//! Runs on disk: configuration, directory, checkpoints, device, weights and vocabulary
+//! (`opening_a_trained_model_needs_no_trainer`).
 
 mod bad_input;
 pub mod checkpoint;

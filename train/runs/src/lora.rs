@@ -1,4 +1,4 @@
-//! Runs that tune adapters: their checkpoints hold these alone, and name the frozen weights by path and digest
+//! Runs that tune adapters. Checkpoints hold these alone, and name the frozen weights by path and digest
 //! (`a_base_that_moved_or_changed_is_refused_with_the_way_out`).
 
 use std::path::Path;
@@ -25,12 +25,12 @@ pub fn refuse_without_base(config: &Config) -> Result<(), BadInput> {
     ))
 }
 
-/// Adapters in PEFT's layout for weights of `model`. What they cannot be is bad input.
+/// Adapters in PEFT's layout for weights of `model`. Impossible ones are bad input.
 pub(crate) fn peft(model: &GptConfig, folder: &Path) -> anyhow::Result<PeftAdapters> {
     PeftAdapters::open(model, folder).map_err(|error| BadInput(error.to_string()).into())
 }
 
-/// The model of the checkpoint `folder`: frozen weights with the saved adapters.
+/// The checkpoint's model: frozen weights with the saved adapters.
 pub(crate) fn load<B: Backend>(
     folder: &Path,
     config: &Config,

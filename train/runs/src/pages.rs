@@ -1,10 +1,9 @@
 //! Reuse of memory pages by CPU tensors.
 //!
 //! By default glibc unmaps large freed allocations, and the system zeroes pages at the next use: a fifth of a training
-//! step. Freed pages of the heap are reused. The process holds its tensors' peak memory and a few percent more, a fifth
-//! with an arena per thread.
+//! step. Freed pages of the heap are reused. The process holds its tensors' peak memory and a few percent more.
 //!
-//! Dry runs touch no tensor memory: fresh pages cost nothing, but heap memory would be cleared.
+//! Dry runs touch no tensor memory: fresh pages cost nothing, heap memory would be cleared.
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 static KEPT: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);

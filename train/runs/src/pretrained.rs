@@ -12,7 +12,7 @@ use crate::checkpoint::{CONFIG, TOKENIZER, Verified};
 use crate::config::{Config, DataSource, LoraBase};
 use crate::{BadInput, lora, trained, tuning, weights};
 
-/// GPU kernels prefer multiples as vocabulary.
+/// GPU kernels prefer multiples.
 const ROWS: usize = 64;
 
 /// A checkpoint from which another run starts.
@@ -24,7 +24,6 @@ pub struct Pretrained {
     tokenizer: Tokenizer,
     adapters: Option<PeftAdapters>,
     added: u32,
-    /// They would lack the added tokens.
     drops_indexes: bool,
     defaults: Option<String>,
 }
@@ -43,19 +42,19 @@ impl Pretrained {
         Ok(Self { checkpoint, run, saved, tokenizer, adapters, added, drops_indexes, defaults })
     }
 
-    /// Lets the adapters in `folder`, in PEFT's layout, learn on beside these weights.
+    /// Lets the adapters in `folder`, in PEFT's layout, learn on.
     pub fn beside(mut self, folder: Option<&Path>) -> anyhow::Result<Self> {
         self.adapters = folder.map(|folder| lora::peft(&self.saved.model, folder)).transpose()?;
         Ok(self)
     }
 
-    /// Its run's name: a new run's default.
+    /// Its run's name, a new run's default.
     pub fn name(&self) -> Option<String> {
         Some(self.run.as_ref()?.file_name()?.to_string_lossy().into_owned())
     }
 
     /// Configures a new run in `run`: by `name`, or as this checkpoint with a schedule for tuning, always with its
-    /// model and vocabulary. Adds chat control tokens if needed.
+    /// model and vocabulary. Adds missing chat control tokens.
     pub fn describe(
         mut self,
         run: &Path,
@@ -110,7 +109,7 @@ impl Pretrained {
             self = self.add_chat_tokens()?;
         }
         if self.added > 0 && name == saved && !config.data.indexes.is_empty() {
-            // Keep indexes given by `--set`.
+            // `--set` may give indexes.
             if !set.iter().any(|given| given.trim_start().starts_with("data.indexes")) {
                 config.data.indexes.clear();
                 self.drops_indexes = true;
@@ -124,7 +123,7 @@ impl Pretrained {
         Ok((self, config))
     }
 
-    /// Names this checkpoint as the weights under adapters, if the run has any.
+    /// Names this checkpoint as the weights under a run's adapters.
     fn freeze(&self, config: &mut Config) -> anyhow::Result<()> {
         config.train.lora_base = None;
         if config.train.lora.is_none() {

@@ -9,7 +9,7 @@ use burn::tensor::backend::Backend;
 use models::{Completion, Gpt, Lookup, Overflow, Request, Sampling, Stop, generate};
 use tokenizer::Tokenizer;
 
-/// Texts per batch. Larger batches take more memory and save no time.
+/// Texts per batch. More take memory and save no time.
 pub const TEXTS_AT_ONCE: usize = 32;
 
 /// A model, its vocabulary and settings.
@@ -102,7 +102,7 @@ impl<B: Backend> TextGenerator<'_, B> {
         completion.text.clone().map_or_else(|| self.words(&completion.tokens), Ok)
     }
 
-    /// Decodes `ids`, less those beyond the vocabulary of a larger embedding.
+    /// Decodes `ids` of the vocabulary; an embedding may be larger.
     pub fn words(&self, ids: &[u32]) -> anyhow::Result<String> {
         let known: Vec<u32> = ids.iter().copied().filter(|id| *id < self.tokenizer.vocab_size()).collect();
         let bytes = self.tokenizer.decode_bytes(&known)?;
@@ -110,7 +110,7 @@ impl<B: Backend> TextGenerator<'_, B> {
     }
 }
 
-/// Token ids of a text to continue, after the opening token. Never empty.
+/// Token ids of a text to continue, after the opening token; never empty.
 pub fn opening(tokenizer: &Tokenizer, text: &str) -> anyhow::Result<Vec<u32>> {
     let mut ids: Vec<u32> = tokenizer.bos().into_iter().collect();
     ids.extend(tokenizer.encode(text)?);

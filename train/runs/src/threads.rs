@@ -1,4 +1,4 @@
-//! The thread pool for CPU tensors, with the calling thread.
+//! The thread pool for CPU tensors.
 
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
@@ -12,8 +12,8 @@ pub fn count() -> usize {
     count.unwrap_or_else(|| available_parallelism().map_or(1, NonZeroUsize::get))
 }
 
-/// Adds the calling thread to the pool, unless that is in use. Waking an outside thread per operation costs as much as
-/// adding a hundred thousand numbers.
+/// Adds the calling thread to the pool, unless that is in use. Waking an outside thread costs as much as adding a
+/// hundred thousand numbers.
 ///
 /// A member runs tasks only while it waits for its own: alone, it would starve others.
 pub(crate) fn join_pool() {

@@ -54,12 +54,11 @@ impl Trained {
         let learned = Config::load(&saved, &[])?;
         let mut config = match name {
             Some(name) if from.is_some() => Config::load(name, set)?,
-            // A run found by name uses its saved configuration.
             _ => Config::load(&saved, set)?,
         };
 
         if config.train.lora.is_none() {
-            // The adapters are the checkpoint's, with the form of weights beside which they learned.
+            // The adapters are the checkpoint's, with the weights' form beside which they learned.
             config.memory.base = learned.memory.base;
             config.train.lora.clone_from(&learned.train.lora);
             config.train.lora_base.clone_from(&learned.train.lora_base);
@@ -75,7 +74,7 @@ impl Trained {
         let mut indexed = [&config, &learned].map(|config| config.data.indexes.clone()).concat();
 
         if let Some(folder) = &folder {
-            // Configured shards may have moved since.
+            // Configured shards may have moved.
             indexed.extend([&config, &learned].map(|config| own_entry(config, folder)));
         }
         let adapters = adapter.map(|folder| lora::peft(&config.model, folder)).transpose()?;
@@ -131,7 +130,7 @@ fn with_format(tokenizer: Tokenizer, format: ChatFormat, rows: usize) -> anyhow:
     .into())
 }
 
-/// Verifies the checkpoint `path`, or one of the run `path`. Also returns its run.
+/// Verifies the checkpoint `path`, or one of the run `path`, and returns its run.
 pub(crate) fn checkpoint(path: &Path, which: Option<Which>) -> anyhow::Result<(Option<PathBuf>, Verified)> {
     if is_checkpoint(path) {
         return Ok((Checkpoints::run_of(path), Checkpoints::open(path)?));

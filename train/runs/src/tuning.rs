@@ -1,4 +1,4 @@
-//! Defaults of a run that begins with trained weights, which those of pretraining would destroy.
+//! Defaults of a run that begins with trained weights, which pretraining's defaults would destroy.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use crate::BadInput;
 use crate::checkpoint::CONFIG;
 use crate::config::Config;
 
-/// Conversations are seldom longer, and memory grows with length.
+/// Conversations are seldom longer; memory grows with length.
 const SEQUENCE: usize = 2048;
 
-/// Accumulated: the plan lets them pass together.
+/// Accumulated: the plan may let them pass together.
 const SEQUENCES: usize = 4;
 
 const MAX_BYTES: u64 = 4 << 20;
@@ -23,8 +23,8 @@ const EPOCHS: f64 = 3.0;
 const WARM_UP: f64 = 0.03;
 const WEIGHT_DECAY: f64 = 0.01;
 
-/// Peak learning rates by most parameters. For 7 and 8 billion, torchtune and Hugging Face's alignment handbook use
-/// 2e-5; smaller models need and bear more.
+/// By most parameters. For 7 and 8 billion, torchtune and Hugging Face's alignment handbook use 2e-5; smaller models
+/// bear more.
 const RATES: [(u64, f64); 4] =
     [(20_000_000, 5e-4), (200_000_000, 1e-4), (2_000_000_000, 5e-5), (10_000_000_000, 2e-5)];
 const LEAST_RATE: f64 = 1e-5;
@@ -42,7 +42,7 @@ fn rate(parameters: u64) -> f64 {
 }
 
 /// Settings, as for `--set`, of a run with the weights of `model`. Steps or tokens in `set` replace epochs. A
-/// `data.path` without a source is text, read by documents.
+/// `data.path` alone is text.
 pub(crate) fn defaults(model: &GptConfig, set: &[String]) -> anyhow::Result<Vec<String>> {
     let gives =
         |key: &str| set.iter().any(|given| given.split_once('=').is_some_and(|(name, _)| name.trim() == key));
@@ -80,7 +80,7 @@ pub fn tuned(folder: &Path, set: &[String]) -> anyhow::Result<Config> {
     } else {
         weights::pretrained_config(folder).map_err(|error| BadInput(error.to_string()))?
     };
-    // Any vocabulary will do: none is opened.
+    // Unopened: any vocabulary will do.
     let base = json!({
         "model": model.to_value(),
         "tokenizer": { "kind": "file", "path": folder },

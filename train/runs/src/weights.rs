@@ -11,8 +11,8 @@ use crate::checkpoint::WEIGHTS;
 use crate::config::Config;
 use crate::{BadInput, lora};
 
-/// Loads verified weights in `folder`, which must be of the configured model. Adapters come with their frozen weights,
-/// which hold the values of `memory.base`.
+/// Loads verified weights of the configured model. Adapters come with their frozen weights, which hold the values of
+/// `memory.base`.
 pub fn load<B: Backend>(
     folder: &Path,
     config: &Config,
@@ -22,7 +22,6 @@ pub fn load<B: Backend>(
     let wanted = &config.model;
     tables_fit(wanted)?;
     let path = folder.join(WEIGHTS);
-    // The compute type may differ from training.
     let stored = GptConfig { compute: wanted.compute, ..models::weights::native_config(&path)? };
     if stored != *wanted {
         return Err(BadInput(format!(

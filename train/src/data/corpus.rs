@@ -115,7 +115,7 @@ impl Data {
         Ok(Self { tokenizer, sources: Vec::new(), validation, indexes: None })
     }
 
-    /// The one source of a run that indexes it.
+    /// The only source of a run that indexes it.
     pub(crate) fn shards(&self) -> &Path {
         &self.sources[0].shards
     }
@@ -152,7 +152,7 @@ fn check_size(tokenizer: &Tokenizer, config: &Config) -> Result<(), BadInput> {
     )))
 }
 
-/// `path` itself if it is a set of shards, else one cut from its text, all of it.
+/// `path` if it is a set of shards, else one cut from its text.
 fn validation_set(
     path: &Path,
     config: &Config,

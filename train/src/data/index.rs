@@ -14,7 +14,7 @@ use crate::progress::StepBar;
 
 const MEMORY: u64 = 1 << 30;
 
-/// Bytes for the build on a host with `free` bytes; they change no byte of the index.
+/// On a host with `free` bytes; changes no byte of the index.
 fn memory(free: Option<u64>) -> u64 {
     free.map_or(MEMORY, |free| (free / 4).min(MEMORY))
 }
@@ -36,7 +36,7 @@ pub(super) fn check_listed(config: &Config, tokenizer: &Tokenizer) -> anyhow::Re
     Ok(())
 }
 
-/// Opens the listed indexes, and the run's own unless listed, built if missing.
+/// The listed indexes, and the run's own unless listed, built if missing.
 pub(super) fn indexes(
     data: &Data,
     config: &Config,
@@ -92,7 +92,6 @@ fn build_own(own: &IndexEntry, stop: &AtomicBool) -> anyhow::Result<()> {
     })
 }
 
-/// Also returns the number of reused pieces.
 pub(crate) fn build_index(build: &IndexBuild, stop: &AtomicBool) -> anyhow::Result<(IndexManifest, u64)> {
     let mut bar = StepBar::new();
     let mut reused = 0;

@@ -1,10 +1,10 @@
 //! The order of a mixture: which source gives each sequence.
 //!
 //! Sources follow a period of fixed length, as evenly as their weights allow: after any number of sequences each is at
-//! most one behind its share. The place of a sequence in its source follows from its number alone, so a run resumes
-//! exactly (`a_mixture_gives_each_source_its_share_and_resumes_anywhere`).
+//! most one behind its share. A sequence's place in its source follows from its number: a run resumes exactly
+//! (`a_mixture_gives_each_source_its_share_and_resumes_anywhere`).
 
-/// Sequences in a period: weights are rounded to this share.
+/// In a period: weights are rounded to this share.
 const PERIOD: usize = 1 << 12;
 
 #[derive(Debug)]

@@ -23,11 +23,9 @@ pub(super) struct Sequences {
     none: i32,
 }
 
-/// A source's part in a run.
 #[derive(Debug)]
 pub(crate) struct SourceUse {
     pub(crate) name: String,
-    /// Of the run's sequences.
     pub(crate) share: f64,
     pub(crate) tokens: u64,
     pub(crate) sequences: u64,

@@ -1,4 +1,4 @@
-//! Sequences in the network's form, addressed by their place in the run.
+//! Sequences in the network's form, by their place in the run.
 //!
 //! Step number and seed alone decide a step's sequences (`an_interrupted_run_resumes_bit_for_bit`). Burn's `Dataset`
 //! has no errors: after a read error it ends early, and `failure` returns the error.
@@ -18,7 +18,7 @@ pub(crate) struct MicroBatch {
     pub(crate) rows: usize,
     pub(crate) inputs: Vec<i32>,
     pub(crate) targets: Vec<i32>,
-    /// The token after each input's longest match; the vocabulary size stands for no match.
+    /// The token after each input's longest match; the vocabulary size for no match.
     pub(crate) followers: Option<Vec<i32>>,
     /// One weight per target; `None` if all count.
     pub(crate) mask: Option<Vec<f32>>,
@@ -200,15 +200,14 @@ pub(crate) struct ValidationWindows {
     copies: Option<Duplicates>,
     followers: Option<Vec<i32>>,
     pub(crate) sequences: u64,
-    /// Whether each sequence occurs once; else a mixture's sources have their shares.
+    /// Each sequence occurs once; else a mixture's sources have their shares.
     takes_all: bool,
     rows: usize,
     failure: Failure,
 }
 
 impl ValidationWindows {
-    /// Opens `limit` sequences of a fixed order, or all, and looks them up in `indexes`. Fails soon after `stop` is
-    /// set.
+    /// `limit` sequences of a fixed order, or all, looked up in `indexes`. Fails soon after `stop` is set.
     pub(crate) fn open(
         config: &Config,
         data: &Data,
@@ -218,7 +217,7 @@ impl ValidationWindows {
     ) -> Result<Self, tokenizer::Error> {
         // Shuffled: a file's start can be unlike its rest.
         let windows = Sequences::open(config, data, indexes, Split::Val, limit.is_some())?;
-        // Without opening tokens the split is one document, and partial copies cannot be found.
+        // Without opening tokens the split is one document: partial copies cannot be found.
         let divided = indexes.filter(|_| data.tokenizer.bos().is_some());
         let copies = divided.map(|indexes| indexes.corpora().duplicates_unless(windows.first(), stop));
         let sequences = limit.unwrap_or(u64::MAX).min(windows.count());
@@ -240,7 +239,7 @@ impl ValidationWindows {
         self.copies.is_some()
     }
 
-    /// `batch` without targets in copies; `None` if none is left.
+    /// `None` if no target is left.
     pub(crate) fn without_copies(&self, index: usize, batch: &MicroBatch) -> Option<MicroBatch> {
         let copies = self.copies.as_ref().filter(|copies| copies.duplicate_positions > 0)?;
         let length = batch.targets.len() / batch.rows;

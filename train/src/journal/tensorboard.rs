@@ -1,4 +1,4 @@
-//! `TensorBoard`'s event files: `TFRecords` of protobuf's `Event`. Every process begins a file, since a killed one may leave
+//! `TensorBoard`'s event files: `TFRecords` of protobuf's `Event`. Every process begins a file: a killed one may leave
 //! half a record.
 
 use std::fs::{File, OpenOptions};
@@ -15,7 +15,7 @@ pub(super) struct TensorBoard {
 }
 
 impl TensorBoard {
-    /// `TensorBoard` forgets steps after `kept` of earlier files.
+    /// `TensorBoard` forgets later steps of earlier files.
     pub(super) fn create(run: &Path, kept: u64) -> io::Result<Self> {
         let time = now();
         let name = format!("events.out.tfevents.{:010}.spillway.{}", time as u64, process::id());

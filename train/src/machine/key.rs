@@ -1,7 +1,7 @@
-//! The key of a measurement: the machine, program, device and work for which its speeds hold.
+//! A measurement's key: the machine, program, device and work for which its speeds hold.
 //!
-//! A measurement holds only for an equal key (`a_measurement_holds_for_its_own_machine_program_device_and_work`). The
-//! path, size and modification time of its file identify the program.
+//! A measurement holds only for an equal key (`a_measurement_holds_for_its_own_machine_program_device_and_work`). Path,
+//! size and modification time of its file identify the program.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,8 +16,8 @@ use runs::device::Place;
 use runs::threads;
 use serde::{Deserialize, Serialize};
 
-/// Sides of the measured square matrices, and bytes copied there and back, if memory allows. A small matmul cannot
-/// occupy a fast GPU; a larger side is tried only if the smaller was fast.
+/// Sides of the measured square matrices, and bytes copied there and back, if memory allows. A larger side is tried
+/// only if the smaller was fast.
 const ON_A_GPU: (&[usize], usize) = (&[256, 1024, 4096], 64 << 20);
 const ON_THE_CPU: (&[usize], usize) = (&[384, 1024], 0);
 
@@ -142,7 +142,7 @@ impl Work {
     }
 }
 
-/// Mount point and device number of `folder`'s file system; the folder need not exist.
+/// Mount point and device number of `folder`'s file system; the folder may not exist.
 #[cfg(unix)]
 fn file_system(folder: &Path) -> String {
     use std::os::unix::fs::MetadataExt;

@@ -1,8 +1,8 @@
 //! A cache of measured speeds in the user's cache folder, one entry per key.
 //!
-//! The file saves half a second of a start and decides nothing, so no problem with it ends a run
-//! (`an_unwritable_cache_ends_no_run`). An unusable file is replaced (`an_unusable_cache_file_is_replaced`). It is
-//! written under a unique name, then renamed. Of two concurrent writes the later stays, without the other's entry.
+//! The file saves half a second of a start and decides nothing: no problem with it ends a run
+//! (`an_unwritable_cache_ends_no_run`). An unusable file is replaced (`an_unusable_cache_file_is_replaced`). Of two
+//! concurrent writes the later stays, without the other's entry.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use super::key::Key;
 use crate::figures::si;
 use crate::plan::Measurement;
 
-/// The oldest entries are dropped beyond that.
+/// Older entries are dropped.
 const MOST: usize = 256;
 
 const MOST_BYTES: u64 = 4 << 20;
@@ -35,7 +35,6 @@ pub(crate) enum Measuring {
 pub(super) struct Speeds {
     pub(super) flops_per_second: Option<f64>,
     pub(super) link_bytes_per_second: Option<f64>,
-    /// Of writing to the disk and of reading from it.
     pub(super) disk_bytes_per_second: Option<[f64; 2]>,
 }
 
@@ -59,14 +58,12 @@ pub(super) fn file() -> Option<PathBuf> {
     cache_folder().filter(|_| !cfg!(test)).map(|folder| folder.join("speeds.json"))
 }
 
-/// This program's folder in the user's cache folder.
 pub(crate) fn cache_folder() -> Option<PathBuf> {
     let named = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
     Some(named.or_else(dirs::cache_dir)?.join("spillway"))
 }
 
-/// The speeds for `key` from `file`. Without an entry, or if `measuring` asks for it, calls `measure` and stores the
-/// result.
+/// From `file`. Without an entry, or if `measuring` asks for it, calls `measure` and stores the result.
 pub(super) fn speeds(
     file: Option<&Path>,
     key: Option<Key>,
@@ -149,7 +146,7 @@ impl SpeedCache {
 }
 
 impl Entry {
-    /// Whether each speed that the key asks for is positive and finite.
+    /// Whether each requested speed is positive and finite.
     fn is_whole(&self) -> bool {
         let Speeds { flops_per_second, link_bytes_per_second, disk_bytes_per_second } = self.speeds;
         let is_speed = |speed: f64| speed.is_finite() && speed > 0.0;

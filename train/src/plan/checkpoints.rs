@@ -1,6 +1,6 @@
 //! The most checkpoints on the disk at once, including the one being written.
 //!
-//! Which evaluations are best is unknown, so this is the worst case.
+//! The worst case: which evaluations are best is unknown.
 
 use runs::config::Config;
 
@@ -16,7 +16,7 @@ pub(super) fn most(config: &Config) -> u64 {
     saves.with_latest_best().max(saves.with_old_best().unwrap_or(0)).saturating_add(1)
 }
 
-/// Saves before the last step. A period of 0 means never.
+/// Before the last step. A period of 0 means never.
 struct Saves {
     before: u64,
     every: u64,
@@ -42,11 +42,11 @@ impl Saves {
             + self.for_good(first_of_latest.start.saturating_sub(1), first_of_latest.start.saturating_sub(1))
     }
 
-    /// Checkpoints if the best is older than the latest; `None` if impossible.
+    /// If the best is older than the latest; `None` if impossible.
     fn with_old_best(&self) -> Option<u64> {
         let all = multiples(self.before - 1, self.every);
         let older = all.checked_sub(self.keep_last)?;
-        // No later evaluation was better, so the latest are multiples of `checkpoint.every`.
+        // No later evaluation was better: the latest are multiples of `checkpoint.every`.
         let first_of_latest = older.checked_add(1)?.checked_mul(self.every)?;
         let last = (first_of_latest - 1).checked_div(self.evaluated)? * self.evaluated;
         let stays_anyway = |step: u64| self.keep_every > 0 && step.is_multiple_of(self.keep_every);
@@ -61,7 +61,7 @@ impl Saves {
         multiples(step, self.every) + multiples(step, self.evaluated) - both
     }
 
-    /// Saves kept permanently: regular ones up to step `due`, best ones up to `better`.
+    /// Saves kept for good: regular ones up to step `due`, best ones up to `better`.
     fn for_good(&self, due: u64, better: u64) -> u64 {
         let of_due = lcm(self.every, self.keep_every);
         let of_better = lcm(self.evaluated, self.keep_every);
@@ -98,7 +98,7 @@ mod tests {
         config
     }
 
-    /// Steps of saves, and whether each is the best; bit n of `better` is evaluation n.
+    /// Steps, and whether each is the best; bit n of `better` is evaluation n.
     fn saves(config: &Config, better: u64) -> Vec<(u64, bool)> {
         let due = |step: u64, every: u64| every > 0 && step.is_multiple_of(every);
         let steps = 1..config.train.steps;

@@ -1,6 +1,6 @@
-//! The place of the optimizer under `auto`: the one with the fewest bytes over the link.
+//! The optimizer's place under `auto`: the one with the fewest bytes over the link.
 //!
-//! The place changes the last digits of results, so a run saves its first choice.
+//! The place changes results' last digits, so a run saves its first choice.
 
 use models::Footprint;
 use runs::config::{Config, ExchangeKind, PlacementKind, StateKind};
@@ -21,7 +21,7 @@ pub(crate) fn placed(config: &Config, footprint: &Footprint, machine: &Machine) 
         (on_host.memory.optimizer, on_host.memory.device_blocks) = (PlacementKind::Host, blocks);
         on_host
     };
-    // The rare exchange and adapters need the optimizer on the device.
+    // Both need the optimizer on the device.
     let only_device = machine.other_ranks > 0 && config.ranks.exchange == ExchangeKind::Rarely
         || !Learned::new(config, footprint).all;
     let on_hosts = (0..=config.model.n_layer).filter(|_| !only_device).map(on_host);
@@ -31,6 +31,6 @@ pub(crate) fn placed(config: &Config, footprint: &Footprint, machine: &Machine) 
         let bytes = plan.bytes_in_per_step.saturating_add(plan.bytes_out_per_step);
         plan.refusals().is_empty().then_some((bytes, config))
     });
-    // If nothing fits, report the device's errors.
+    // If nothing fits, the device's errors count.
     possible.min_by_key(|(bytes, _)| *bytes).map_or(on_device, |(_, config)| config)
 }

@@ -14,16 +14,16 @@ use super::placement::{Placement, largest_block_matrix};
 
 const WIDE: u64 = 4;
 
-/// Tensors of the MLP's width in a pass, besides its tape.
+/// Tensors of the MLP's width in a pass, besides the tape.
 const WIDE_IN_PASS: u64 = 4;
 
 /// Tensors with the same lifetime and traffic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) what: &'static str,
-    /// Bytes at the end of the forward pass and during updates.
+    /// Bytes at the end of the forward pass, and during updates.
     at: [u64; 2],
-    /// Copies per step to the device of each spilled byte.
+    /// Copies to the device per step and spilled byte.
     pub(super) returns: u64,
     /// Copies per step to the host.
     pub(super) leaves: u64,
@@ -50,7 +50,6 @@ pub(super) struct Demand {
     passes: Passes,
 }
 
-/// A rank's micro-batches in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Passes {
     pub(super) micro_batches: u64,
@@ -74,12 +73,11 @@ pub(super) struct Exchanged {
     pub(super) sent: u64,
     pub(super) link_in: u64,
     pub(super) link_out: u64,
-    /// Host bytes outside the budget.
     pub(super) residuals: u64,
 }
 
 impl Exchanged {
-    /// `sums` is the most sums on a rank. An exact exchange has `window` parameters in flight.
+    /// `sums` is the most on a rank. An exact exchange has `window` parameters in flight.
     fn new(config: &Config, placement: &Placement, ranks: usize, sums: u64, window: u64) -> Self {
         let others = ranks as u64 - 1;
         let share = |all: u64| all.div_ceil(ranks as u64);
@@ -88,7 +86,7 @@ impl Exchanged {
         let all = placement.on_device + placement.on_host();
         let (part, residuals) = match config.ranks.exchange {
             ExchangeKind::Exact => (share(all * WIDE), (sums + 1) * WIDE * window),
-            // Treats all parameters as one buffer. Each residual has two copies until its step ends.
+            // One buffer of all parameters. Each residual has two copies until its step ends.
             ExchangeKind::OneBit => {
                 (OneBit::packed_bytes(share(all) as usize) as u64, 2 * WIDE * (all + share(all)))
             }
@@ -123,10 +121,9 @@ impl Exchanged {
     }
 }
 
-/// One segment's f32 gradient sums.
 struct GroupSums {
     bytes: u64,
-    /// Copies per step of each spilled byte, each way.
+    /// Per step and spilled byte, each way.
     moves: u64,
 }
 
@@ -151,7 +148,7 @@ struct UpdateBytes {
 }
 
 impl UpdateBytes {
-    /// `stepped` is the largest parameter's bytes.
+    /// `stepped`: the largest parameter's bytes.
     fn new(config: &Config, placement: &Placement, operations: Operations, stepped: u64) -> Self {
         let rule = config.train.optimizer;
         // Muon and AdamW update tables differently from block matrices.
@@ -171,10 +168,10 @@ impl UpdateBytes {
     }
 }
 
-/// Weights under adapters: copied to the host once, then only to the device.
+/// Under adapters: copied to the host once, then only to the device.
 const FROZEN: &str = "weights, frozen";
 
-/// Host weights copied to the device every step, under any budget.
+/// Copied to the device every step, under any budget.
 const STREAMED: &str = "weights from the host";
 
 const LEAVING: &str = "gradients leaving";
@@ -229,7 +226,7 @@ impl Demand {
         let gradients = placement.on_device * WIDE;
         let streamed = placement.weight_bytes();
         let computed = placement.computed_bytes();
-        // One segment's gradients and the embeddings': the head's waits for the tokens', and followers have their own.
+        // One segment's gradients and the embeddings': the head's waits for the tokens'; followers have their own.
         let leaving = match train.recompute {
             None => computed,
             Some(every) => {
@@ -242,10 +239,10 @@ impl Demand {
         let named = placement.row_bytes() * together;
         let accumulated = if passes.micro_batches > 1 { gradients } else { 0 };
         let waiting = gradients.saturating_mul(sums_between(config, ranks, passes).saturating_sub(1));
-        // Without recomputation, all gradients exist before they are added.
+        // Without recomputation, all gradients exist before their sum.
         let apart = if train.recompute.is_none() { accumulated } else { 0 };
 
-        // With divided moments, a rank keeps only the sums of its own parameters.
+        // With divided moments, a rank keeps the sums of its own parameters.
         let summed =
             if config.memory.shard { gradients.div_ceil(ranks as u64).max(stepped) } else { gradients };
         let segment_blocks = train.recompute.map_or(0, |every| every.min(config.model.n_layer) as u64);
@@ -260,7 +257,7 @@ impl Demand {
         let update_or_sum = updates.named.max(Operations::SUM_TENSORS * learns.largest_sum(largest));
         // Initial weights are scaled in f32.
         let drawn = 2 * WIDE * footprint.largest_tensor;
-        // Whole parameters are divided, so one rank has the largest.
+        // Whole parameters are divided: one rank has the largest.
         let all = placement.device_state_bytes();
         let state = if config.memory.shard { all.div_ceil(ranks as u64).max(2 * stepped) } else { all };
 
@@ -277,7 +274,7 @@ impl Demand {
             part("partial sums of gradients", [waiting, waiting.min(apart)], 1, 1),
             part("a micro-batch's gradients", [0, apart], groups - 1, groups - 1),
             part("activations", [kept, 0], groups, groups),
-            // Dropping a clean block costs no copy, so it spills earlier.
+            // Dropping a clean block costs no copy: it spills earlier.
             part(FROZEN, [learns.frozen; 2], 2 * groups, 0),
             part("narrow copies of weights", [kept_narrow, 0], groups, groups),
             part("optimizer state", [state; 2], 1, 1),
@@ -307,7 +304,7 @@ impl Demand {
         if self.one_pass_update <= budget { self.floor.max(self.one_pass_update) } else { self.floor }
     }
 
-    /// Bytes per step over the link, in and out, without a limit. Excludes `spilled` weights, counted elsewhere.
+    /// Bytes per step over the link, in and out, without a limit and without `spilled` weights.
     pub(super) fn streamed(&self, spilled: &[u64]) -> [u64; 2] {
         let weights = self.placement.weight_bytes();
         let away = self.weights_away(spilled);
@@ -319,7 +316,7 @@ impl Demand {
         self.placement.row_bytes().saturating_mul(self.passes.micro_batches)
     }
 
-    /// Weight bytes read to the host; `streamed` bytes have no host copy.
+    /// Weight bytes read to the host; `streamed` bytes have no copy there.
     pub(super) fn read(&self, config: &Config, ranks: usize, streamed: u64) -> u64 {
         self.placement.read_bytes(config, ranks).min(streamed.saturating_sub(self.named()))
     }
@@ -340,7 +337,7 @@ impl Demand {
     }
 
     /// Peak host bytes, without copies of tensors on the device. A single micro-batch's gradients mostly arrive after
-    /// the peak of activations.
+    /// the activations' peak.
     pub(super) fn host_peak(&self, config: &Config, ranks: usize, budget: u64) -> u64 {
         let [forward, update] = [0, 1].map(|moment| self.spilled_at(budget, moment));
         let sum = |spilled: &[u64]| spilled.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
@@ -389,7 +386,7 @@ fn sums_between(config: &Config, ranks: usize, passes: Passes) -> u64 {
     sums_held(config, ranks)
 }
 
-/// The most sums of micro-batches at once. A process folds the rest while the last one arrives.
+/// At once: the rest are folded while the last one arrives.
 pub(super) fn sums_of_gradients(micro_batches: u64, ranks: usize) -> u64 {
     if ranks == 1 {
         return partial_sums(micro_batches - 1);

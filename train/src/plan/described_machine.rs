@@ -11,7 +11,7 @@ use super::Machine;
 
 const GIB: u64 = 1 << 30;
 
-/// Shares of free memory under `auto`, as on a real device.
+/// Share of free memory under `auto`, as on a real device.
 const DEVICE_SHARE: Budget = Budget::Share(0.9);
 const HOST_SHARE: Budget = Budget::Share(0.8);
 

@@ -1,4 +1,4 @@
-//! What learns, and the cost of the rest: all weights, or adapters beside frozen ones.
+//! What learns: all weights, or adapters beside frozen ones.
 
 use models::{BaseForm, Compute, Footprint, ParameterInfo, Part};
 use runs::config::Config;
@@ -10,17 +10,15 @@ const WIDE: u64 = 4;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Learned {
-    /// Whether all weights learn. Frozen ones are narrow or packed, and have no gradient.
+    /// Whether all weights learn. Frozen ones are narrow or packed, without gradient.
     pub(super) all: bool,
-    /// Numbers that learn in a block.
     pub(super) per_block: u64,
     /// Numbers of the largest parameter that learns.
     pub(super) largest: u64,
-    /// Bytes of frozen weights.
     pub(super) frozen: u64,
-    /// Form of frozen block matrices, if each use decodes them.
+    /// Form of frozen block matrices that each use decodes.
     packed: Option<BaseForm>,
-    /// Bytes per token of adapters on the tape: the product with `down`, wide and narrow.
+    /// Adapters' bytes per token on the tape: the product with `down`, wide and narrow.
     pub(super) tape_per_token: u64,
 }
 
@@ -55,17 +53,17 @@ impl Learned {
         if self.all { largest } else { self.largest * WIDE }
     }
 
-    /// Bytes of the largest operation at least. A frozen weight is only read: no second tensor has its size.
+    /// Lower bound of the largest operation's bytes. A frozen weight has no second tensor of its size.
     pub(super) fn least(self, largest: u64, hidden: u64) -> u64 {
         if self.all { largest.max(hidden).saturating_mul(2) } else { largest.max(hidden.saturating_mul(2)) }
     }
 
-    /// Bytes of narrow copies of weights in a pass; frozen weights are narrow themselves.
+    /// Bytes of narrow copies of weights in a pass; frozen weights are narrow.
     pub(super) fn narrow_copies(self, config: &Config, footprint: &Footprint) -> u64 {
         if self.all { footprint.narrow_weight_bytes(config.train.recompute) } else { 0 }
     }
 
-    /// Bytes of the largest decoding's operands: its pieces in f32, or these joined.
+    /// Operand bytes of the largest decoding: its pieces in f32, or these joined.
     pub(super) fn decoding_bytes(self, config: &Config) -> u64 {
         let Some(base) = self.packed else { return 0 };
         let numbers = largest_block_matrix(config);
@@ -73,23 +71,23 @@ impl Learned {
         pieces.max(2 * numbers * config.model.compute.bytes())
     }
 
-    /// Bytes of decoded weights in a pass, and what makes them: pieces beside the joined matrix.
+    /// Bytes of decoded weights in a pass, or of their pieces beside the joined matrix.
     pub(super) fn decoded_bytes(self, config: &Config) -> u64 {
         let Some(base) = self.packed else { return 0 };
         let numbers = largest_block_matrix(config);
         2 * numbers * config.model.compute.bytes() + 2 * WIDE * numbers.min(base.decoded_at_once())
     }
 
-    /// Floating-point operations per token for gradients that nobody needs.
+    /// FLOPs per token for gradients of frozen weights.
     pub(super) fn saved_flops_per_token(self, footprint: &Footprint) -> f64 {
         if self.all { 0.0 } else { footprint.weight_gradient_flops_per_token() }
     }
 }
 
-/// f32 tensors of a piece's size in one operation.
+/// f32 tensors of a piece's size.
 const OPERANDS_PER_DECODING: u64 = 2;
 
-/// Block matrices in the form of the base, a head in the compute type, others in f32, and a narrow copy of a tied head.
+/// Block matrices in the base's form, a head in the compute type, others in f32, a narrow copy of a tied head.
 fn frozen_bytes(config: &Config) -> u64 {
     let (model, base) = (&config.model, config.memory.base);
     let bytes = |parameter: &ParameterInfo| {

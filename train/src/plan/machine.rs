@@ -1,4 +1,4 @@
-//! A machine in bytes and units per second. `None` is unknown, or no limit for a budget.
+//! A machine in bytes and units per second. `None` is unknown; for a budget, no limit.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub(crate) struct Machine {
     pub(crate) device_free: Option<u64>,
     pub(crate) device_budget: Option<u64>,
     pub(crate) shares_host: bool,
-    /// Speed in one direction while the other is idle.
+    /// In one direction while the other is idle.
     pub(crate) link_bytes_per_second: Option<f64>,
     /// FLOP/s of a dense matmul.
     pub(crate) flops_per_second: Option<f64>,
@@ -22,12 +22,9 @@ pub(crate) struct Machine {
     pub(crate) host_budget: Option<u64>,
     /// 0 without a disk.
     pub(crate) disk_budget: u64,
-    /// Speeds of writing and of reading blocks.
     pub(crate) disk_bytes_per_second: Option<[f64; 2]>,
-    /// `None` if the speeds are not measured.
     pub(crate) measurement: Option<Measurement>,
     pub(crate) disk_free: Option<u64>,
-    /// Other processes, each with an equal device.
     pub(crate) other_ranks: usize,
     /// Speed between any two of them, in each direction.
     pub(crate) network_bytes_per_second: Option<f64>,

@@ -1,4 +1,4 @@
-//! Compares the plan with measurements after the run.
+//! The plan against measurements after the run.
 
 use backend_offload::Bytes;
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! The plan of a run, from its configuration and a few numbers of the machine.
 //!
-//! It uses no device, so the machine may be only described. Estimates of memory are rather too high.
+//! It uses no device: the machine may be only described. Estimates of memory are rather too high.
 
 mod checkpoints;
 mod choice;
@@ -55,7 +55,7 @@ pub(crate) struct Plan {
     /// Includes recomputation.
     pub(crate) flops_per_step: f64,
     pub(crate) flops: f64,
-    /// Parts of the memory; the first ones spill last.
+    /// Parts of the memory; the first spill last.
     pub(crate) held: Vec<Held>,
     /// Peak bytes on all tiers.
     pub(crate) working_set: u64,
@@ -74,7 +74,7 @@ pub(crate) struct Plan {
     pub(crate) residual_bytes: u64,
     #[serde(skip)]
     ranks: RanksSection,
-    /// Seconds per step for a rank's arithmetic, without copies.
+    /// Seconds per step for a rank's arithmetic without copies.
     pub(crate) compute_seconds: Option<f64>,
     /// Step time over `compute_seconds` if arithmetic hides all copies.
     pub(crate) slowdown_hidden: Option<f64>,
@@ -82,15 +82,15 @@ pub(crate) struct Plan {
     pub(crate) slowdown_waiting: Option<f64>,
     /// Tokens per step from which arithmetic hides all copies.
     pub(crate) break_even_tokens: Option<u64>,
-    /// First blocks updated on the device, with the optimizer on the host.
+    /// Updated on the device, with the optimizer on the host.
     pub(crate) device_blocks: usize,
-    /// Includes waiting gradients and weights.
+    /// With waiting gradients and weights.
     pub(crate) optimizer_host_bytes: u64,
     pub(crate) optimizer_disk_bytes: u64,
     #[serde(skip)]
     pub(crate) states_on_disk: StatesOnDisk,
     pub(crate) optimizer_step_bytes: u64,
-    /// Spilled bytes that go to the disk.
+    /// Bytes spilled to the disk.
     pub(crate) sinks: u64,
     pub(crate) disk_written_per_step: u64,
     pub(crate) disk_read_per_step: u64,
@@ -99,12 +99,12 @@ pub(crate) struct Plan {
     pub(crate) disk_endurance: Option<u64>,
     /// Peak host bytes of optimizer and spilled tensors.
     pub(crate) host_least: u64,
-    /// Includes droppable host copies of device tensors.
+    /// With droppable host copies of device tensors.
     pub(crate) host_tier_bytes: u64,
-    /// Includes device bytes if the memory is shared.
+    /// With device bytes if the memory is shared.
     pub(crate) host_bytes: u64,
     pub(crate) checkpoint_bytes: u64,
-    /// The most at once, including the one being written.
+    /// At once, including the one being written.
     pub(crate) checkpoints: u64,
     /// Upper limit; `None` without an index or a known text size.
     pub(crate) index_bytes: Option<u64>,
@@ -144,8 +144,7 @@ pub(crate) struct Held {
     pub(crate) spills: u64,
 }
 
-/// Floating-point operations per token, forward and backward, without gradients of frozen weights. Adapters' own are
-/// neglected.
+/// Floating-point operations per token, forward and backward, without gradients of frozen weights and adapters' own.
 pub(crate) fn flops_per_token(config: &Config, footprint: &Footprint, recompute: bool) -> f64 {
     let all = footprint.flops_per_token(config.sequence(), recompute);
     all - Learned::new(config, footprint).saved_flops_per_token(footprint)
@@ -189,8 +188,8 @@ struct LowerTiers {
 }
 
 impl LowerTiers {
-    /// Divides `optimizer` and `spills` between host and disk. `in_flight` bytes pass through the host, `pinned` stay
-    /// there; `moved` is per step.
+    /// Divides `optimizer` and `spills` between host and disk. `in_flight` bytes pass the host, `pinned` stay; `moved`
+    /// is per step.
     fn divide(
         config: &Config,
         machine: &Machine,
@@ -216,7 +215,7 @@ struct WeightReads {
     read: u64,
     /// Host bytes of weights also on the device.
     kept: u64,
-    /// Weights not on the device; they never go to the disk.
+    /// Only on the host: they never go to the disk.
     pinned: u64,
     copies: u64,
 }

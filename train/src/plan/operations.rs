@@ -1,7 +1,7 @@
-//! Tensors that one operation uses, and that exist besides the tape.
+//! Tensors that an operation uses, besides the tape.
 //!
 //! The CPU's AdamW is in place, in one pass if all operands fit the budget, else in two. Fusing devices make one kernel
-//! of neighbouring operations, with at most eight operands: an update is one kernel.
+//! of neighbouring operations, with at most eight operands: an update is one.
 
 use models::Activation;
 use runs::config::{Config, OptimizerKind};
@@ -26,13 +26,13 @@ impl Operations {
     pub(super) fn update_tensors(self, rule: OptimizerKind) -> u64 {
         match (self.fused, rule) {
             (false, _) => 3,
-            // Weight, gradient, two moments, and three new tensors.
+            // Weight, gradient, two moments, three new tensors.
             (true, OptimizerKind::AdamW) => 7,
             (true, OptimizerKind::Muon | OptimizerKind::Sgd) => 5,
         }
     }
 
-    /// Operand bytes of a one-pass AdamW update; 0 if the device has none.
+    /// Operand bytes of one-pass AdamW; 0 if the device has none.
     pub(super) fn one_pass_update(self, bytes: u64) -> u64 {
         if self.fused { 0 } else { 4 * bytes }
     }
@@ -46,7 +46,7 @@ impl Operations {
         }
     }
 
-    /// Operand bytes of a table's update. A table is an embedding or the head.
+    /// Operand bytes. A table is an embedding or the head.
     pub(super) fn table_update_bytes(self, bytes: u64) -> u64 {
         if self.is_by_rows(bytes) {
             4 * bytes + 3 * BLOCK

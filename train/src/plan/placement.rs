@@ -1,4 +1,4 @@
-//! Parameters by the place of their update, and their memory there.
+//! Parameters by place of update, and their memory there.
 
 use models::tiles::{AT_ONCE, DECODED_AT_ONCE, TILE};
 use models::{Compute, Footprint, ParameterInfo};
@@ -14,10 +14,10 @@ const NARROW: u64 = 2;
 
 const COUNT: u64 = 4;
 
-/// Steps in which each row of an embedding by rows is brought up to date once.
+/// In these steps each row of an embedding by rows has its turn.
 const TURNS: u64 = 64;
 
-/// f32 tensors that encoding or decoding allocates.
+/// f32, for encoding or decoding.
 const TENSORS_PER_CODING: u64 = 3;
 const TENSORS_PER_DECODING: u64 = 2;
 
@@ -25,20 +25,20 @@ const TENSORS_PER_DECODING: u64 = 2;
 pub(super) struct Placement {
     pub(super) on_device: u64,
     with_two_moments: u64,
-    /// Parameters updated on the host, f32 on the device.
+    /// Updated on the host, f32 on the device.
     pub(super) wide: u64,
-    /// The same, bf16 on the device.
+    /// Updated on the host, bf16 on the device.
     pub(super) narrow: u64,
     /// Wide parameters of an embedding by rows.
     table: u64,
-    /// The most table parameters that a micro-batch uses, and a step.
+    /// The most table parameters that a micro-batch and a step use.
     rows: [u64; 2],
     velocity: bool,
-    /// Parameters of block matrices updated on the host.
+    /// In block matrices updated on the host.
     matrices: u64,
-    /// Bytes per number in the compute type.
+    /// Bytes of a number in the compute type.
     pub(super) computed: u64,
-    /// Whether weights, and gradients, of `matrices` cross the link in tiles.
+    /// Whether weights and gradients of `matrices` cross the link in tiles.
     pub(super) tiles: [bool; 2],
 }
 
@@ -69,7 +69,7 @@ pub(super) fn matrices_on_host(config: &Config) -> [Vec<Matrix>; 2] {
     [block.iter().map(matrix).collect(), outer.map(matrix).collect()]
 }
 
-/// Bytes of `numbers` in tiles: 128 bytes with a 4-byte scale.
+/// Bytes: 128 and a 4-byte scale for 128 numbers.
 pub(super) fn in_tiles(numbers: u64) -> u64 {
     numbers + numbers / 32
 }
@@ -146,7 +146,7 @@ impl Placement {
         self.crossing(self.tiles[0])
     }
 
-    /// The most bytes of rows, or of their gradients, per micro-batch.
+    /// Most bytes of rows, or of their gradients, per micro-batch.
     pub(super) fn row_bytes(&self) -> u64 {
         self.rows[0] * WIDE
     }
@@ -237,7 +237,7 @@ impl Placement {
         let arrivals = if self.tiles[1] { micro_batches } else { groups };
         let waiting = partial_sums(arrivals);
         let largest = self.largest_on_host(config);
-        // A single gradient has its weight's type, a sum is f32. With ranks, the last gradients leave one by one.
+        // A single gradient has its weight's type, a sum is f32. With ranks, the last leave one by one.
         let leaves = ranks > 1 && config.ranks.exchange == ExchangeKind::Exact;
         let is_sum = together > 1 && arrivals == groups;
         let single = match arrivals {
@@ -270,7 +270,7 @@ impl Placement {
         let all = states(self.wide, self.narrow);
         // One step count per row.
         let counts = if self.table > 0 { COUNT * config.model.vocab_size as u64 } else { 0 };
-        // Whole parameters are divided, so one rank has the largest.
+        // Whole parameters are divided: one rank has the largest.
         all.div_ceil(owners(config, ranks)).max(states(largest, 0)) + gradients + counts
     }
 }
@@ -286,7 +286,7 @@ impl Placement {
         if read { (self.narrow * NARROW).div_ceil(owners(config, ranks)) } else { 0 }
     }
 
-    /// The largest allocation for new weights; read weights are overwritten in place.
+    /// For new weights; read weights are overwritten in place.
     pub(super) fn largest_new_weights(&self, config: &Config) -> u64 {
         if self.on_host() == 0 {
             return 0;
@@ -299,7 +299,7 @@ impl Placement {
 
     pub(super) fn step_bytes(&self, config: &Config, ranks: usize) -> u64 {
         let format = format(config.memory.optimizer_state);
-        // Rows in use, and rows brought up to date in turns.
+        // Rows in use, and in turn.
         let wide = self.wide - self.table + self.table.min(self.rows[1] + self.table.div_ceil(TURNS));
         let all = if self.velocity {
             let computed = wide * WIDE + self.narrow * NARROW;

@@ -1,4 +1,4 @@
-//! Compares tables in README and the guide with the plan.
+//! Tables in README and the guide against the plan.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::table::span;
 use super::{DescribedMachine, Plan, placed};
 use crate::figures::{duration, grouped};
 
-/// From this size on, presets train 20 tokens per parameter.
+/// From here on, presets train 20 tokens per parameter.
 const LARGE: u64 = 100_000_000;
 const DAY: f64 = 86_400.0;
 
@@ -33,7 +33,6 @@ fn rows(path: &str, head: &str) -> Vec<Vec<String>> {
 }
 
 fn needs(preset: &str) -> Vec<String> {
-    // Some presets need a text; any will do.
     let text = "data.path=text.txt".to_owned();
     let own = Config::load(preset, &[]).or_else(|_| Config::load(preset, std::slice::from_ref(&text)));
     let own = own.unwrap_or_else(|error| panic!("{error}"));
@@ -80,7 +79,7 @@ fn the_guide_lists_every_preset_as_planned() {
     assert_eq!(shown(&found), shown(&expected), "the plan's rows:\n{}", shown(&expected));
 }
 
-/// Numbers of a cell and their decimals: `20.5 GiB` is 20.5 with 1.
+/// Numbers and their decimals: `20.5 GiB` is 20.5 with 1.
 fn numbers(cell: &str) -> Vec<(f64, i32)> {
     let words = cell.split([' ', '×']).filter(|word| word.starts_with(|first: char| first.is_ascii_digit()));
     let read = |word: &str| {
@@ -90,7 +89,7 @@ fn numbers(cell: &str) -> Vec<(f64, i32)> {
     words.map(read).collect()
 }
 
-/// The tables' steps, of 32,768 tokens or half as many; those of smaller presets count 524,288.
+/// The tables' steps have 32,768 tokens or half as many; smaller presets' 524,288.
 fn short_steps(preset: &str) -> String {
     format!("train.accumulate={}", if preset == "llama-18b" { 1 } else { 4 })
 }

@@ -1,5 +1,5 @@
-//! Compares plans with unlimited recorded runs, on the CPU and a stand-in for CUDA; `recorded.json` has their commands
-//! and bytes.
+//! Plans against unlimited recorded runs, on the CPU and a stand-in for CUDA; `recorded.json` has their commands and
+//! bytes.
 
 use models::Footprint;
 use runs::config::Config;

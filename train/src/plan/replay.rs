@@ -23,7 +23,7 @@ pub(crate) struct Replayed {
     /// Bytes of spilled tensors and optimizer state.
     pub(crate) disk_written: u64,
     pub(crate) disk_read: u64,
-    /// `None` if a speed of link, arithmetic or disk in use is unknown.
+    /// `None` if the speed of link, arithmetic or a used disk is unknown.
     pub(crate) seconds: Option<f64>,
 }
 
@@ -87,7 +87,7 @@ impl Replayed {
     }
 }
 
-/// `None` if the link's or arithmetic's speed is unknown. Device memory costs no time.
+/// `None` if link's or arithmetic's speed is unknown. Device memory costs no time.
 fn speeds(machine: &Machine) -> Option<Speeds> {
     let disk = machine.disk_bytes_per_second.map_or(f64::INFINITY, |[write, read]| write.min(read));
     let (link, flops) = (machine.link_bytes_per_second?, machine.flops_per_second?);
@@ -100,7 +100,7 @@ fn arithmetic(step: &Recording, speeds: Speeds) -> f64 {
 }
 
 impl Plan {
-    /// Replaces estimates by a replay of `step`. Refuses the run if the budgets are too small for it.
+    /// Replaces estimates by a replay of `step`. Refuses the run if the budgets are too small.
     pub(crate) fn by_replay(mut self, step: &Recording) -> Self {
         let optimizer =
             OptimizerBytes { on_host: self.optimizer_host_bytes, on_disk: self.optimizer_disk_bytes };
@@ -173,7 +173,6 @@ mod tests {
         let plan = planned(&machine);
         assert_eq!((plan.bytes_in_per_step, plan.bytes_out_per_step), (0, 0));
         assert!(plan.replayed.is_some_and(|replayed| replayed.seconds.is_some()), "{plan}");
-        // This recording counts no floating-point operations.
         let bytes = include_bytes!("../../../backend-offload/pager/replay/traces/gpt-124m-16k.trace");
         let step = Recording::from_bytes(bytes).expect("a recording");
         let replayed = Replayed::replay(&step, &machine, OptimizerBytes::default()).expect("it fits");

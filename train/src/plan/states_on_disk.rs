@@ -26,7 +26,6 @@ pub(super) struct StateBytes {
     pub(super) on_disk: u64,
     largest: u64,
     disk: DiskBytes,
-    /// Bytes of the largest new weights.
     weights: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Plans of known models for described machines.
+//! Known models on described machines.
 
 use insta::assert_snapshot;
 use models::Footprint;
@@ -17,7 +17,7 @@ const SMALL: u64 = 124_475_904;
 /// Padded to a multiple of 64.
 const WORDS: u64 = 50_304;
 
-/// Steps of 32,768 tokens: their plans show as much as those of presets, of which some count sixteen times as many.
+/// Steps of 32,768 tokens: their plans show as much as presets' longer ones.
 fn short_steps(name: &str) -> &'static [&'static str] {
     match name {
         "gpt-124m" | "gpt-350m" => &["train.accumulate=4", "train.steps=1000"],
@@ -82,7 +82,7 @@ fn bytes_without_room_on_the_host_spill_to_the_disk() {
     assert_eq!((roomy.sinks, roomy.disk_written_per_step), (0, 0));
 }
 
-/// An 8 GiB card, 24 GiB of host memory; the state takes 75 GiB.
+/// An 8 GiB card, 24 GiB of host memory; 75 GiB of state.
 #[test]
 fn a_disk_makes_room_for_seven_billion_parameters_with_planned_time_and_wear() {
     let described = |text: &str, more: &[&str]| {
@@ -125,7 +125,7 @@ fn each_rank_holds_its_share_and_sends_it_to_the_others() {
     let linked = Machine { network_bytes_per_second: Some(1.25e9), ..four };
     let linked = plan("gpt-1.5b", &["train.accumulate=8"], &linked);
     assert_eq!(linked.send_seconds, Some(6.0 * XL as f64 / 1.25e9));
-    assert!(linked.to_string().contains("sent by each per step, 30 s at 1.25 GB/s; "), "{linked}");
+    assert!(linked.to_string().contains("sent by each per step, 7.5 s at 1.25 GB/s; "), "{linked}");
 }
 
 #[test]
@@ -234,12 +234,12 @@ fn a_plan_needs_no_machine() {
     assert_eq!(held(&plan, "partial sums of gradients").bytes, 4 * XL);
     assert_eq!(plan.working_set, passing + 20 * XL + held(&plan, "activations").bytes);
 
-    // The embedding, its gradient, two moments, and three blocks of rows.
+    // The embedding, its gradient, two moments, three blocks of rows.
     assert_eq!(plan.floor, 4 * WORDS * 1600 * 4 + 3 * (4 << 20));
     assert_eq!(plan.checkpoint_bytes, 12 * XL);
     assert_eq!((plan.checkpoints, plan.disk_bytes), (3, 36 * XL));
 
-    // Per parameter, 6 for blocks and head and 8 for recomputed blocks; attention over the whole square.
+    // Per parameter, 6 for blocks and head and 8 for recomputed blocks; the whole square of attention.
     let blocks = XL - (WORDS + 1024 + 2) * 1600;
     let attention = 2 * 2 * 48 * 1600 * 1024;
     let flops = 8 * blocks + 6 * WORDS * 1600 + 4 * attention;
@@ -377,7 +377,6 @@ fn a_plan_says_whether_its_speeds_were_measured_just_now_or_kept() {
     assert!(!table(None).contains("\nspeeds "));
 }
 
-/// Measured speeds vary with load, and the place changes last digits.
 #[test]
 fn measured_speeds_change_times_but_no_placement() {
     let set = ["memory.optimizer=auto", "train.recompute=1", "memory.disk=/", "memory.disk_budget=160GiB"];
@@ -490,7 +489,7 @@ fn huge_counts_do_not_crash_the_plan() {
 
 #[test]
 fn rotary_tables_are_held_and_refuse_a_context_that_no_machine_has() {
-    // Heads of 32: a cosine and a sine per position and feature.
+    // A cosine and a sine per position and feature of heads of 32.
     let toy = plan("toy", &[], &card(8 * GIB));
     let tables = |positions: u64| 2 * positions * 32 * 4;
     let config = Config::load("toy", &[]).expect("a preset");

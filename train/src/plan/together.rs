@@ -1,7 +1,7 @@
-//! The number of micro-batches that pass each segment together, if not configured.
+//! Micro-batches that pass each segment together, if not configured.
 //!
-//! The plan minimizes link bytes among groups that fit and write no more to the disk than single micro-batches. The
-//! choice changes no result.
+//! The choice minimizes link bytes among groups that fit and write no more to the disk than single micro-batches. It
+//! changes no result.
 
 use models::Footprint;
 use runs::config::{Config, Together};
@@ -23,7 +23,7 @@ pub(super) fn chosen(config: &Config, footprint: &Footprint, machine: &Machine) 
     let counts = (1..=own.ilog2()).map(|level| 1 << level);
     let moved = |plan: &Plan| plan.bytes_in_per_step.saturating_add(plan.bytes_out_per_step);
     let fits = |plan: &Plan| plan.refusals.is_empty();
-    // Sums on the host may need more memory than a group's inputs: a group may fit where one does not.
+    // Sums on the host may outweigh a group's inputs: a group may fit where one does not.
     let written = if fits(&alone) { alone.disk_written_per_step } else { u64::MAX };
     let groups = counts.map(plan).filter(|plan| fits(plan) && plan.disk_written_per_step <= written);
     // On a tie, the smallest.

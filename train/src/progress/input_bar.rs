@@ -1,4 +1,4 @@
-//! A progress bar over the bytes of an input or a new file; without a terminal it prints nothing.
+//! A progress bar over bytes; without a terminal it prints nothing.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ pub(crate) struct InputBar {
     drawn: Option<Instant>,
 }
 
-/// Composing a line costs more than reading a small document.
+/// A line costs more than reading a small document.
 const BETWEEN_DRAWS: Duration = Duration::from_millis(200);
 
 impl InputBar {
@@ -42,7 +42,6 @@ impl InputBar {
         self.bar.set_message(rates);
     }
 
-    /// After `done` of `all` bytes were written.
     pub(crate) fn set_written(&self, done: u64, all: u64) {
         let rate = format!("{:.1} MB/s", done as f64 / 1e6 / self.seconds());
         self.bar.set_length(all);

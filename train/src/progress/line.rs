@@ -30,7 +30,7 @@ pub(crate) fn line(report: &Report) -> String {
     if report.disk_written > 0 || report.disk_read > 0 {
         parts.push(format!("disk {} out, {} in", Bytes(report.disk_written), Bytes(report.disk_read)));
     }
-    // A skipped step leaves no host update to wait for.
+    // After a skipped step no host update is waited for.
     if let (Some(step), Some(waited)) = (report.host_step_ms.filter(|ms| *ms > 0.0), report.host_step_wait_ms)
     {
         let waited = 100.0 * waited / report.ms.max(1e-9);
@@ -127,7 +127,6 @@ mod tests {
         report.host_step(Some([Duration::from_millis(310), Duration::from_micros(16_240)]));
         let shown = " | device 5.80 GiB/6.00 GiB | host's update 310 ms, waited 2% | eta ";
         assert!(line(&report).contains(shown), "{}", line(&report));
-        // The first forward pass overlaps no host update.
         report.host_step(Some([Duration::ZERO; 2]));
         assert!(line(&report).contains(" | device 5.80 GiB/6.00 GiB | eta "), "{}", line(&report));
     }

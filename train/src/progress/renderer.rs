@@ -1,4 +1,4 @@
-//! Lines on standard error, behind Burn's renderer interface.
+//! Lines on standard error, as a Burn renderer.
 
 use burn_train::{
     logger::MetricLogger,

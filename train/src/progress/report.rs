@@ -1,4 +1,4 @@
-//! The report of one step: host numbers only, since Burn moves them to another thread.
+//! One step's host numbers, which Burn moves to another thread.
 
 use std::time::Duration;
 
@@ -24,31 +24,30 @@ pub(crate) struct Report {
     pub(crate) mfu: Option<f64>,
     pub(crate) device_bytes: u64,
     pub(crate) device_budget: Option<u64>,
-    /// Peak of this step: spilled tensors and host optimizer.
+    /// At the step's peak: spilled tensors and host optimizer.
     pub(crate) host_bytes: u64,
     pub(crate) bytes_out: u64,
     pub(crate) bytes_in: u64,
-    /// The trainer's own reads, mainly gradients.
+    /// Mainly gradients.
     pub(crate) bytes_read: u64,
-    /// The trainer's own writes, mainly weights.
+    /// Mainly weights.
     pub(crate) bytes_written: u64,
-    /// Whether gradients or weights are read, for a host optimizer or other ranks.
+    /// For a host optimizer or other ranks.
     #[serde(skip)]
     pub(crate) gradients_leave: bool,
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) disk_written: u64,
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) disk_read: u64,
-    /// Bytes written to the disk by all processes of the run.
+    /// Bytes to the disk, by all processes of the run.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) drive_wear: u64,
     pub(crate) evictions: u64,
     pub(crate) restores: u64,
     pub(crate) stall_ms: f64,
-    /// Host updates that ended since the last report; they overlap the forward pass.
+    /// Since the last report; they overlap the forward pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) host_step_ms: Option<f64>,
-    /// Wait for them in this step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) host_step_wait_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,7 +59,7 @@ pub(crate) struct Report {
     /// Wait for other ranks; part of `ms`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_stall_ms: Option<f64>,
-    /// Peak bytes of gradients outside the host optimizer on this rank.
+    /// Peak bytes outside the host optimizer on this rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gradients_held: Option<u64>,
     /// Since step 1, without interruptions.
@@ -87,7 +86,7 @@ impl Report {
         self.loss.is_finite() && self.gnorm.is_finite()
     }
 
-    /// Bytes in and out. The trainer's own count only if gradients are among them; tokens and losses are negligible.
+    /// Bytes in and out. The trainer's own count only with gradients; tokens and losses are negligible.
     pub(crate) fn over_the_link(&self) -> [u64; 2] {
         let own = if self.gradients_leave { [self.bytes_written, self.bytes_read] } else { [0; 2] };
         [self.bytes_in + own[0], self.bytes_out + own[1]]
@@ -103,7 +102,6 @@ impl Report {
         (self.host_step_ms, self.host_step_wait_ms) = (stepping, waiting);
     }
 
-    /// Sets bytes and times from two meter readings.
     pub(crate) fn ranks(&mut self, before: Spent, after: Spent) {
         let since = |time: fn(&Spent) -> Duration| {
             Some(time(&after).saturating_sub(time(&before)).as_secs_f64() * 1e3)
@@ -114,8 +112,7 @@ impl Report {
         self.ranks_stall_ms = since(|spent| spent.stood);
     }
 
-    /// Sets bytes held and moved from two readings of the counters and the host tier's peak. The first reading reset
-    /// the peaks.
+    /// From two readings of the counters and the host tier's peak. The first reading reset the peaks.
     pub(crate) fn memory(&mut self, before: &Stats, after: &Stats, host: u64) {
         self.host_bytes = host;
         self.device_bytes = after.device.peak;

@@ -1,4 +1,4 @@
-//! Lines of steps on standard error; on a terminal also one that changes with every step.
+//! Lines of steps on standard error; on a terminal one changes with every step.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::num::NonZeroU64;
@@ -18,7 +18,7 @@ pub(crate) struct StepLines {
 }
 
 impl StepLines {
-    /// A line stays every so many steps; `None` means every ten seconds.
+    /// Every so many steps a line stays; `None` means every ten seconds.
     pub(crate) fn new(every: Option<NonZeroU64>) -> Self {
         Self { every, changes: stderr().is_terminal(), stayed: None }
     }
@@ -35,7 +35,7 @@ impl StepLines {
         }
     }
 
-    /// The first step, the last, and due ones between.
+    /// First, last, and due ones between.
     fn stays(&self, [step, steps]: [u64; 2], now: Instant) -> bool {
         let Some(before) = self.stayed else { return true };
         step == steps

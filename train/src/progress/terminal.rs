@@ -1,6 +1,6 @@
 //! Burn's terminal interface, with a working Ctrl-C.
 //!
-//! Burn ignores Ctrl-C in raw mode. This module sets the flag that turns the key into a signal.
+//! Burn ignores Ctrl-C in raw mode: this module turns the key into a signal.
 
 #[cfg(unix)]
 use std::{io::Write, sync::OnceLock};
@@ -19,7 +19,7 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 
 pub(crate) struct TerminalRenderer(TuiMetricsRendererWrapper);
 
-/// A request to stop in the interface raises `interrupter`.
+/// A request to stop raises `interrupter`.
 pub(crate) fn take_over(interrupter: Interrupter) -> TerminalRenderer {
     remember();
     TerminalRenderer(TuiMetricsRendererWrapper::new(interrupter, None))
@@ -57,7 +57,7 @@ fn signals_on() {
     let Ok(mut modes) = tcgetattr(&input) else { return };
     if !modes.local_modes.contains(LocalModes::ISIG) {
         modes.local_modes.insert(LocalModes::ISIG);
-        // If refused, Ctrl-C stays a key, and `q` stops the run.
+        // If refused, Ctrl-C stays a key; `q` stops the run.
         let _refused = tcsetattr(&input, OptionalActions::Now, &modes);
     }
 }

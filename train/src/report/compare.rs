@@ -1,4 +1,4 @@
-//! Several runs on one page: a table, and charts with a curve for each run.
+//! Several runs on one page: a table, and charts with a curve each.
 
 use std::fmt::{self, Write};
 

@@ -4,13 +4,12 @@ use super::chart::{Chart, Curve, Look, Marks};
 use super::history::{History, Start, Update};
 use super::thinning::{Point, smooth};
 
-/// Larger values are not drawn: their axis would hide all others.
+/// Larger values would hide all others.
 const LARGEST: f64 = 1e100;
 
-/// Smoothed curves have about this many independent points.
 pub(super) const SMOOTHED: usize = 50;
 
-/// Runs of this many steps get a second chart of the loss.
+/// Longer runs get a second chart of the loss.
 const LONG: usize = 100;
 
 pub(super) fn charts(history: &History) -> Vec<Chart> {
@@ -62,7 +61,7 @@ pub(super) fn charts(history: &History) -> Vec<Chart> {
     charts
 }
 
-/// The steep first steps would flatten later progress.
+/// Steep first steps would flatten later progress.
 fn second_half(mut loss: Chart) -> Chart {
     let last =
         loss.curves.iter().filter_map(|curve| curve.points.last()).map(|point| point.0).fold(0.0, f64::max);
@@ -83,7 +82,7 @@ fn memory(steps: &[Update]) -> Chart {
     sizes("Memory", curves)
 }
 
-/// Includes weights and gradients of an optimizer `on_host`.
+/// With weights and gradients of an optimizer `on_host`.
 fn moved(steps: &[Update], on_host: bool) -> Chart {
     let with = |spilled: Option<u64>, own: Option<u64>| {
         if on_host { Some(spilled? + own.unwrap_or_default()) } else { spilled }
@@ -103,7 +102,7 @@ fn exchanged(steps: &[Update]) -> Chart {
     sizes("Exchanged per step", curves)
 }
 
-/// Calls in the background may take longer than the step waits.
+/// Background calls may take longer than the step waits.
 fn waiting(steps: &[Update]) -> Chart {
     let mut curves = smoothed("the step stood still", share(steps, |step| step.ranks_stall_ms));
     curves.push(line("in calls, beside it too", Look::Second, share(steps, |step| step.ranks_ms)));
@@ -170,7 +169,6 @@ pub(super) fn sizes(title: &'static str, curves: Vec<(&str, Look, Vec<Point>)>) 
     Chart { from_zero: true, ..chart(title, unit, curves) }
 }
 
-/// A unit that suits `largest`, and its bytes.
 pub(super) fn unit(largest: f64) -> (&'static str, f64) {
     const UNITS: [(&str, f64); 4] = [("TiB", 40.0), ("GiB", 30.0), ("MiB", 20.0), ("KiB", 10.0)];
     let fits = UNITS.into_iter().map(|(name, power)| (name, power.exp2())).find(|unit| largest >= unit.1);

@@ -23,7 +23,7 @@ pub(super) struct History {
     pub(super) quizzes: Vec<Quiz>,
     pub(super) stops: Vec<Stopping>,
     pub(super) timeline: Option<Timeline>,
-    /// Unreadable lines, except a cut-off last one.
+    /// Except a cut-off last one.
     pub(super) unreadable: usize,
 }
 
@@ -144,7 +144,7 @@ pub(super) struct Score {
 }
 
 impl Start {
-    /// Whether the trainer's own reads and writes are gradients and weights.
+    /// Whether the trainer's reads and writes are gradients and weights.
     pub(super) fn steps_on_host(&self) -> bool {
         self.optimizer_on.as_deref() == Some("host")
     }

@@ -1,4 +1,4 @@
-//! `report.html`: a run on one page, or several beside each other, made from `metrics.jsonl` alone.
+//! `report.html`: one run, or several beside each other, from `metrics.jsonl` alone.
 //!
 //! The page loads nothing; a short script shows numbers under the pointer. Generated text is escaped. Equal lines give
 //! equal bytes.

@@ -2,13 +2,13 @@
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Scale {
-    /// Ends of the axis; exponents of ten on a logarithmic one.
+    /// Exponents of ten on a logarithmic axis.
     pub(super) low: f64,
     pub(super) high: f64,
     pub(super) logarithmic: bool,
 }
 
-/// The axis is logarithmic if the largest value exceeds the median by this factor.
+/// Logarithmic if the largest value exceeds the median by this factor.
 const SPIKE: f64 = 100.0;
 
 const TICKS: f64 = 5.0;

@@ -1,4 +1,4 @@
-//! Promises of the page for any content of a run.
+//! The page for any content of a run.
 
 use std::fmt::Write;
 use std::fs;
@@ -85,7 +85,7 @@ fn eventful() -> Vec<Value> {
     records
 }
 
-/// Panics unless elements are closed in order, attributes quoted, and every `&` begins an entity.
+/// Elements are closed in order, attributes quoted, and every `&` begins an entity.
 fn assert_well_formed(page: &str) {
     let mut rest = page.strip_prefix("<!DOCTYPE html>").expect("a document");
     let mut open = Vec::new();
@@ -266,7 +266,6 @@ fn a_page_shows_the_host_optimizers_place_time_and_bytes() {
             let mut step = step(at, 9);
             (step["bytes_out"], step["bytes_in"]) = (json!(0), json!(0));
             (step["bytes_read"], step["bytes_written"]) = (json!(3 << 20), json!(6 << 20));
-            // No update ran during the first step.
             let times = if at == 1 { [0.0, 0.0] } else { [30.0 + at as f64, 4.0] };
             (step["host_step_ms"], step["host_step_wait_ms"]) = (json!(times[0]), json!(times[1]));
             step

@@ -2,7 +2,7 @@
 
 pub(super) type Point = (f64, f64);
 
-/// At most `limit` points, with the extremes of each stretch.
+/// At most `limit`, with each stretch's extremes.
 pub(super) fn thin(points: &[Point], limit: usize) -> Vec<Point> {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return Vec::new() };
     if points.len() <= limit {
@@ -27,7 +27,7 @@ fn extreme(points: &[Point], better: impl Fn(f64, f64) -> bool) -> usize {
     (1..points.len()).fold(0, |best, at| if better(points[at].1, points[best].1) { at } else { best })
 }
 
-/// Exponential averages over about `span` points, without a bias towards the first.
+/// Exponential averages over about `span` points, unbiased towards the first.
 pub(super) fn smooth(points: &[Point], span: usize) -> Vec<Point> {
     let kept = 1.0 - 2.0 / (span as f64 + 1.0);
     let (mut sum, mut weight) = (0.0, 0.0);

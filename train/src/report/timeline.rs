@@ -114,7 +114,6 @@ impl Timeline {
         self.until_us.last().map_or(1.0, |until| *until as f64).max(1.0)
     }
 
-    /// Begin and end, in parts of the step.
     fn stretches(&self) -> impl Iterator<Item = (f64, f64)> {
         let part = |micros: u64| micros as f64 / self.micros() * PARTS as f64;
         let begins = std::iter::once(0).chain(self.until_us.iter().copied());
@@ -153,7 +152,7 @@ impl Timeline {
     fn bands(&self, page: &mut String) -> fmt::Result {
         let [copied_in, copied_out, waited] =
             [&self.bytes_in, &self.bytes_out, &self.waited_us].map(|amounts| self.spread(amounts));
-        // Both directions share a scale; waits are a share of their part's time.
+        // Directions share a scale; waits are a share of their part's time.
         let most = copied_in.iter().chain(&copied_out).copied().fold(f64::MIN_POSITIVE, f64::max);
         let long = self.micros() / PARTS as f64;
         for (n, ((name, class), (parts, full))) in

@@ -88,7 +88,7 @@ impl Work for Conversation<'_> {
     }
 }
 
-/// The part of a conversation that still fits, instructions first.
+/// The rest of a conversation that fits, instructions first.
 struct History {
     messages: Vec<Message>,
     kept: usize,
@@ -101,7 +101,7 @@ impl History {
     }
 
     /// Forgets the oldest questions and answers until `answer` tokens have room, or half of the window. The last
-    /// question alone needs room for one token.
+    /// question alone needs one.
     fn prompt(&mut self, tokenizer: &Tokenizer, window: usize, answer: usize) -> anyhow::Result<Vec<u32>> {
         let room = answer.min(window / 2);
         loop {
@@ -123,7 +123,7 @@ impl History {
         }
     }
 
-    /// Stops once `silenced` is set. Adds question and answer to the history; drops a question that cannot be answered.
+    /// Stops once `silenced` is set. Adds question and answer to the history; drops an unanswerable question.
     fn answer<B: Backend>(
         &mut self,
         question: &str,
@@ -134,7 +134,7 @@ impl History {
         self.messages.push(Message::new(Role::User, question));
         let window = speaker.gpt.config().n_positions;
         let ids = self.prompt(speaker.tokenizer, window, speaker.max_new_tokens)?;
-        // Sliding the window would drop the instructions and the question.
+        // Sliding the window would drop instructions and question.
         let speaker =
             &TextGenerator { max_new_tokens: speaker.max_new_tokens.min(window - ids.len()), ..*speaker };
 

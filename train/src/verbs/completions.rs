@@ -1,4 +1,4 @@
-//! `train completions`: a script that completes verbs and options in a shell.
+//! `train completions`: a shell script that completes verbs and options.
 
 use std::io;
 

@@ -1,7 +1,6 @@
-//! `train doctor`: this machine's means for training, its lacks, and a remedy for each.
+//! `train doctor`: this machine's means for training, its lacks, and remedies.
 //!
-//! The device comes from the function that starts a run, so both agree
-//! (`doctor_names_the_device_and_the_reason_of_a_start`).
+//! The device comes from the function that starts a run (`doctor_names_the_device_and_the_reason_of_a_start`).
 
 mod cuda;
 mod disk;
@@ -28,7 +27,7 @@ enum Verdict {
     Fine,
     /// Absent or small; training starts without it.
     Note,
-    /// Training on a GPU, or any training, needs it.
+    /// Training needs it, at least on a GPU.
     Missing,
 }
 
@@ -62,7 +61,7 @@ struct Report {
     conclusion: String,
 }
 
-/// Fails if training cannot start, on the CPU either.
+/// Fails if training cannot start, even on the CPU.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let (device, conclusion) = conclusion();
     let mut findings = cuda::findings();

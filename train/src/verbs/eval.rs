@@ -59,11 +59,10 @@ impl Work for Evaluating<'_> {
             return Ok(());
         }
 
-        // Data other than the run's own is cut into temporary shards.
+        // Other data than the run's is cut into temporary shards.
         let temporary = tempfile::tempdir()?;
         let indexes = self.trained.indexes(|warning| eprintln!("{warning}"));
         let Trained { data, checkpoint, mut config, tokenizer, .. } = self.trained;
-        // Never set: the first signal ends the process.
         let never = AtomicBool::new(false);
         let data = if let Some(path) = &self.args.data {
             config.eval.sequences = None;

@@ -57,7 +57,7 @@ enum Type {
 }
 
 impl Type {
-    /// `None` for a type that only GGUF files have.
+    /// `None` for types that only GGUF has.
     fn stored(self) -> Option<Stored> {
         match self {
             Self::F32 => Some(Stored::F32),
@@ -132,7 +132,7 @@ impl Work for Exporting<'_> {
             Target::Peft(stored) => return peft::export(out, stored, &trained, &gpt),
             Target::Gguf(numbers) => return gguf::export(out, numbers, &trained, &gpt),
             Target::Published(stored) => {
-                // First, so that a refused shape leaves no empty folder.
+                // First: a refused shape leaves no empty folder.
                 weights::config_to_hugging_face(gpt.config()).map_err(|error| BadInput(error.to_string()))?;
                 make(out)?;
                 weights::save_pretrained(&gpt, out, stored)?;
@@ -154,7 +154,7 @@ fn make(folder: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))
 }
 
-/// Writes the ids that open texts and end answers, for `transformers`.
+/// Ids that open texts and end answers, for `transformers`.
 fn describe_control_tokens(folder: &Path, tokenizer: &Tokenizer) -> anyhow::Result<()> {
     let (bos, eos) = (tokenizer.bos(), tokenizer.eos());
     let mut description = Description::read(folder.join("config.json"))?;
@@ -178,7 +178,7 @@ fn describe_control_tokens(folder: &Path, tokenizer: &Tokenizer) -> anyhow::Resu
     words.write()
 }
 
-/// A post-processor that opens each text with `text`. Chat templates open conversations.
+/// Opens each text with `text`. Chat templates open conversations.
 fn opening_with(text: &str, id: u32) -> Value {
     let token = json!({ "SpecialToken": { "id": text, "type_id": 0 } });
     let sequence = |name: &str| json!({ "Sequence": { "id": name, "type_id": 0 } });

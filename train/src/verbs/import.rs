@@ -91,12 +91,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Any error in a given file is bad input: another file may work.
+/// Bad input: another file may work.
 fn unusable(error: &dyn Display) -> BadInput {
     BadInput(error.to_string())
 }
 
-/// Refuses a format whose control tokens the model lacks.
+/// Refuses a format with control tokens that the model lacks.
 fn formatted(tokenizer: Tokenizer, format: ChatFormat, model: &GptConfig) -> Result<Tokenizer, BadInput> {
     let tokenizer = tokenizer.with_format(format).map_err(|error| unusable(&error))?;
     if tokenizer.vocab_size() as usize <= model.vocab_size {
@@ -123,7 +123,7 @@ fn chat_format(tokenizer: &Tokenizer) -> String {
     }
 }
 
-/// A subfolder in a checkpoint, otherwise the same folder.
+/// A checkpoint's subfolder, otherwise the same folder.
 fn tokenizer_folder(folder: &Path) -> PathBuf {
     let own = folder.join(TOKENIZER);
     if own.is_dir() { own } else { folder.to_owned() }
@@ -145,6 +145,6 @@ fn described(args: &Args, model: &GptConfig, tokenizer: &Path) -> anyhow::Result
     config.tokenizer.path = Some(tokenizer);
     config.train.sequence = Some(config.sequence().min(model.n_positions));
     config.resolve_paths()?;
-    // Unsuitable settings fail here and not at the first run.
+    // Unsuitable settings fail here, not at the first run.
     Ok(Config::from_text(&config.to_json(), name, &[])?)
 }

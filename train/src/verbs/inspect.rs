@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     } else {
         return Err(neither(path).into());
     };
-    // After the checksums, so that a flipped bit is damage and not a wrong key.
+    // After the checksums: a flipped bit is damage, not a wrong key.
     let config = Config::load(&path.join(CONFIG).to_string_lossy(), &[])?;
     let parameters = Footprint::of(&config.model)?.parameters;
     let damaged = checkpoints.iter().filter(|(_, verified)| verified.is_err()).count();

@@ -1,4 +1,4 @@
-//! One verb, one file: its arguments and its work.
+//! One file per verb: its arguments and its work.
 
 mod arguments;
 pub(crate) mod chat;

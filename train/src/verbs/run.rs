@@ -174,7 +174,7 @@ fn sharing(args: &Args, ranks: &Ranks) -> anyhow::Result<[usize; 2]> {
     })
 }
 
-/// The plan of a run that may begin, and the device's matmul FLOP/s. Also chooses the optimizer's place.
+/// The plan of a run that may begin, and the device's matmul FLOP/s. Chooses the optimizer's place.
 fn make_plan<I: Offloadable>(
     args: &Args,
     directory: &mut RunDirectory,

@@ -1,4 +1,4 @@
-//! Standard output for a model's words: on a terminal, control characters are shown as U+FFFD.
+//! Standard output for a model's words: a terminal shows control characters as U+FFFD.
 //!
 //! A stranger's model could write escape sequences, which set titles or the clipboard.
 

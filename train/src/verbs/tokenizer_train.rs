@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An existing tokenizer stays: shards are useless without it.
+/// Shards are useless without the existing tokenizer.
 fn refuse_to_overwrite(out: &Path) -> anyhow::Result<()> {
     let there = out.join("tokenizer.json");
     if there.exists() {

@@ -64,7 +64,6 @@ fn a_budget_below_one_operation_ends_with_its_sizes() {
     assert!(!tiny.join("run/summary.json").exists());
 }
 
-/// A trained model: a run's plan would refuse these budgets first.
 #[test]
 fn a_full_host_ends_with_its_sizes() {
     let tiny = Tiny::trained(&[]);

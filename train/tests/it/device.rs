@@ -8,7 +8,6 @@ use assert_cmd::Command;
 use crate::program::{CACHE, PROGRAM, assert_code, assert_success, stderr};
 use crate::tiny::Tiny;
 
-/// Any library named as NVIDIA's driver, without compiler and headers.
 fn with_a_driver_alone(tiny: &Tiny, device: &str) -> std::process::Output {
     let libraries = tiny.join("libraries");
     if !libraries.exists() {

@@ -21,7 +21,7 @@ fn shell(tiny: &Tiny, script: &str) -> Output {
 #[test]
 fn a_failed_save_leaves_training_and_earlier_checkpoints_intact() {
     let tiny = Tiny::trained(&["train.steps=3"]);
-    // In blocks of 512 or 1024 bytes; both are less than the weights.
+    // Blocks of 512 or 1024 bytes: less than the weights.
     let output = shell(&tiny, &format!("ulimit -f 600; exec {PROGRAM} {MORE} --set checkpoint.every=2"));
     assert_code(&output, 1);
 
@@ -54,7 +54,7 @@ fn a_full_disk_leaves_training_and_earlier_checkpoints_intact() {
         return;
     }
 
-    // A checkpoint is 3 MiB: two fit, the third does not.
+    // A checkpoint is 3 MiB: two fit.
     let begin = format!("{PROGRAM} {FRESH} --set train.steps=3 2>/dev/null || exit 90");
     let go_on = format!("{PROGRAM} {MORE} --set checkpoint.every=1 --set checkpoint.keep_last=9; code=$?");
     let check = format!("{PROGRAM} inspect run > inspected");
@@ -76,7 +76,7 @@ fn a_full_disk_leaves_training_and_earlier_checkpoints_intact() {
 #[test]
 fn a_failed_background_save_is_reported_and_fails_the_run_at_its_end() {
     let tiny = Tiny::trained(&["train.steps=3"]);
-    // A mounted file cannot be replaced, so a save's last operation fails.
+    // A mounted file cannot be replaced: a save's last operation fails.
     let pin = "mount --bind run/checkpoints/latest run/checkpoints/latest";
     if !can_mount(tiny.path(), pin) {
         return;

@@ -32,8 +32,8 @@ fn plan(tiny: &Tiny, settings: &[&str]) -> Value {
     json(&output)
 }
 
-/// A host budget for all states but one block's, at `bytes` per parameter, and two of three chunks in flight. The third
-/// chunk sends a second block to the disk.
+/// Room for all states but one block's, at `bytes` per parameter, and two of three chunks in flight. The third sends a
+/// second block to the disk.
 pub(crate) fn short(tiny: &Tiny, settings: &[&str], bytes: u64) -> String {
     let all = number(&plan(tiny, settings)["optimizer_host_bytes"]);
     format!("memory.host_budget={}B", all - bytes * BLOCK + 2 * (bytes * LARGEST + 4096))
@@ -67,10 +67,10 @@ fn states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format() {
         assert_success(&output);
         let summary = json(&output);
         assert_eq!(bits(&summary), bits(&roomy), "{settings:?}");
-        // Each state is written before the first step, and read for the checkpoint.
+        // Written before the first step, read for the checkpoint.
         let (written, read) = (number(&summary["bytes_to_disk"]), number(&summary["bytes_from_disk"]));
         assert_eq!(written, (1 + STEPS) * state, "{settings:?}");
-        // 8-bit moments add the bases of both, and masters for the first tiles.
+        // Both moments' bases, and masters for the first tiles.
         let bases = if bytes == 4 { 12 * 4096 } else { 0 };
         let tiles = if settings.contains(&"memory.stream=int8") { 2 * 4 * BLOCK } else { 0 };
         assert_eq!(read, (STEPS + 1) * state + bases + tiles, "{settings:?}");
@@ -151,7 +151,6 @@ fn states_write_to_the_disk_up_to_the_limit_and_a_small_disk_is_refused() {
     assert_eq!(bits(&tiny.resume("worn", &["memory.max_disk_writes=null"])), whole);
 }
 
-/// Placing the states writes as many bytes as each step.
 #[test]
 fn a_resumed_run_counts_earlier_writes_and_takes_no_step_above_its_limit() {
     let tiny = Tiny::new();
@@ -213,7 +212,7 @@ fn corrupted_disk_bytes_end_the_run_and_leave_whole_checkpoints() {
         std::thread::sleep(Duration::from_millis(10));
     }
     let file = file_of(child.id(), "drive").expect("it has one");
-    // Bytes that the run overwrites before reading are intact again.
+    // Bytes overwritten before any read are intact again.
     let ended = loop {
         if let Some(ended) = child.try_wait().expect("it is a child") {
             break ended;
@@ -251,7 +250,7 @@ mod gate {
         let names = || fs::read_dir(&drive).expect("a folder").count();
         let settings = [&SHARED[..], &[HOST, "model.n_layer=4"]].concat();
         let divided = [&settings[..], &["memory.shard=true"]].concat();
-        // Two ranks' memory, less their chunks in flight.
+        // Less their chunks in flight.
         let roomy = number(&tiny.planned_on_two(&divided)["optimizer_host_bytes"]);
         let host = format!("memory.host_budget={}B", 2 * (roomy - (1 << 20)));
         let below = [&divided[..], &[&host], &DISK].concat();
@@ -270,7 +269,6 @@ mod gate {
 
         let mut child = tiny.start_on("2", "killed", &set(&below));
         for process in tiny.processes("killed") {
-            // The launcher then ends the other ranks.
             try_signal(Signal::KILL, process);
         }
         assert_ne!(tiny.ended(&mut child, "killed"), Some(0), "{}", tiny.log("killed"));

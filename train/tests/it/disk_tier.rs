@@ -11,7 +11,7 @@ use crate::tiny::{TIGHT, Tiny, bits};
 
 const SETTINGS: [&str; 3] = [TIGHT, "train.accumulate=2", "train.steps=6"];
 
-/// The setting for a quarter of an unlimited run's host memory, and that run's bits.
+/// A quarter of an unlimited run's host memory, and that run's bits.
 fn roomy(tiny: &Tiny) -> (String, [String; 2]) {
     let summary = tiny.run("roomy", &SETTINGS);
     assert_eq!(summary["bytes_to_disk"], 0);
@@ -107,7 +107,6 @@ fn an_absent_or_small_disk_is_an_error_before_the_first_step() {
     }
 }
 
-/// Also while its run uses the disk.
 #[test]
 fn a_plan_counts_a_disk_without_writing_to_it() {
     let tiny = Tiny::new();
@@ -168,8 +167,7 @@ fn run_on_a_small_disk(command: &Command, mib: u32, script: &str) -> Option<Outp
     Some(shell.output().expect("it starts"))
 }
 
-/// Kills a run amid its steps. Prints free blocks before, during and after, and the number of names left. Waits, since
-/// the kernel may end a transfer late.
+/// Kills a run amid its steps. Prints free blocks before, during and after, and the number of names left.
 const KILLED: &str = "free() { stat -f -c %f drive; }; \
     before=$(free); \
     \"$@\" >/dev/null 2>said & run=$!; \

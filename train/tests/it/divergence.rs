@@ -1,4 +1,4 @@
-//! Divergence: NaN and infinite losses skip the update and end the run.
+//! NaN and infinite losses skip the update and end the run.
 
 use std::fs;
 

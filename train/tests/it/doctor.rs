@@ -1,4 +1,4 @@
-//! `train doctor` with each part of CUDA taken away, and on the stand-in, next to a start of training.
+//! `train doctor` without parts of CUDA, and on the stand-in, next to a start of training.
 
 use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 
@@ -12,7 +12,6 @@ fn command(tiny: &Tiny, libraries: &Path, root: &Path, arguments: &[&str]) -> Co
     let mut command = Command::new(PROGRAM);
     command.args(arguments).current_dir(tiny.path()).envs([CACHE]);
     command.env("LD_LIBRARY_PATH", libraries).env("CUDA_PATH", root).env("CUDA_HOME", root);
-    // The stand-in keeps compiled kernels there.
     command.env("STAND_IN_CACHE", tiny.join("kernels"));
     command
 }
@@ -27,7 +26,7 @@ fn verdict(report: &Value, subject: &str) -> String {
     finding["verdict"].as_str().expect("a verdict").to_owned()
 }
 
-/// Doctor's findings; the device must be that of a start.
+/// The device must be that of a start.
 fn examined(tiny: &Tiny, libraries: &Path, root: &Path) -> Value {
     let output = command(tiny, libraries, root, &["doctor", "--json"]).output().expect("it starts");
     assert_success(&output);

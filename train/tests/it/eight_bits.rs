@@ -1,4 +1,4 @@
-//! Matrices that cross the link in eight bits: exact bytes, equal numbers under each budget, and refusals.
+//! Matrices that cross the link in eight bits: exact bytes, equal numbers under each budget, refusals.
 
 use crate::program::{assert_code, last_words};
 use crate::tiny::{TIGHT, Tiny, bits};
@@ -68,7 +68,7 @@ fn a_diverging_step_is_skipped_although_tiles_cannot_hold_nan() {
     tiny.whole_checkpoints("run");
 }
 
-/// A thousand tiles and more: scales and rounding are negligible.
+/// Scales and rounding are then negligible.
 const WIDE: [&str; 10] = [
     HOST,
     NARROW,
@@ -83,7 +83,7 @@ const WIDE: [&str; 10] = [
 ];
 const MATRICES: u64 = 6 * 12 * 512 * 512;
 const EMBEDDING: u64 = 264 * 512;
-/// The most bytes of embedding rows in a step of fifteen tokens.
+/// Most bytes of embedding rows in a step of fifteen tokens.
 const ROWS: u64 = 4 * 15 * 512;
 
 /// 33/32 bytes of gradient out, and of weights in per pass.

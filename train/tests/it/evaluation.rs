@@ -83,7 +83,6 @@ fn choices_are_counted_by_likelihood() {
     let line = |choices: [&str; 2], answer: usize| {
         serde_json::json!({ "context": "What", "choices": choices, "answer": answer }).to_string() + "\n"
     };
-    // An untrained network finds fewer letters likelier.
     let lines = line([" is", " is that over there"], 0).repeat(2) + &line([" is", " is that over there"], 1);
     std::fs::write(tiny.join("task.jsonl"), lines).expect("writing");
     let arguments = ["eval", "--from", "run", "--device", "cpu", "--choices", "task.jsonl"];

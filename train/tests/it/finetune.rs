@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::program::{assert_code, assert_success, json, last_words, stderr, stdout, write_text};
 use crate::tiny::Tiny;
 
-/// A shape that Hugging Face knows, and one id per byte.
+/// A shape of Hugging Face's, and one id per byte.
 const BASE: [&str; 5] = [
     r#"model={"preset":"gpt2","n_layer":1,"n_head":2,"n_embd":64,"n_positions":64,"vocab_size":256}"#,
     "tokenizer.chat=false",
@@ -55,7 +55,6 @@ fn answer(tiny: &Tiny, run: &str) -> String {
     stdout(&output)
 }
 
-/// A run `tuned`: pretrained on text, then trained on conversations.
 pub(crate) fn assistant() -> (Tiny, Output) {
     let tiny = pretrained();
     write_conversations(&tiny);
@@ -141,7 +140,6 @@ fn assert_knows_the_code(tiny: &Tiny, run: &str) {
     assert!(stdout(&output).contains("It is BLUE."), "{}", stdout(&output));
 }
 
-/// Another trainer's model, whose template is a program with assignments.
 #[test]
 fn an_instruct_model_is_tuned_and_asked_in_its_own_format() {
     let llama = r#"model={"preset":"llama-160m","n_layer":2,"n_head":2,"n_embd":64,"n_inner":128,"n_positions":256,"vocab_size":264}"#;

@@ -1,6 +1,6 @@
 //! Exported GGUF files in `llama.cpp`: each family continues a text as `train sample` does.
 //!
-//! Weights follow a formula: bytes and recorded answers hold everywhere. An installed `llama.cpp` is asked, too.
+//! Weights follow a formula: recorded answers hold everywhere. An installed `llama.cpp` is asked, too.
 
 use std::collections::BTreeMap;
 use std::{env, fs, path::Path, process::Command};
@@ -22,12 +22,11 @@ const WORDS: usize = 264;
 /// Two heads of queries, one of keys, wider than the stream's share.
 const HEAD: usize = 48;
 
-/// Answers of `llama.cpp` by family, as `goldens/continue.mjs` prints them.
+/// By family, as `goldens/continue.mjs` prints them.
 const GOLDENS: &str = include_str!("../goldens/gguf.json");
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Golden {
-    /// Of the f32 file.
     digest: String,
     text: String,
 }
@@ -36,7 +35,7 @@ fn goldens() -> BTreeMap<String, Golden> {
     serde_json::from_str(GOLDENS).expect("JSON")
 }
 
-/// A family's `config.json`, with every feature that its architecture has.
+/// With every feature that the architecture has.
 fn families() -> Vec<(&'static str, Value)> {
     let sizes = json!({
         "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": WIDTH,
@@ -80,7 +79,7 @@ fn families() -> Vec<(&'static str, Value)> {
             "smollm3",
             with(json!({ "model_type": "smollm3", "num_hidden_layers": 5, "no_rope_layer_interval": 4 })),
         ),
-        // Heads add up to the width of the stream, as in Qwen2.
+        // Heads add up to the stream's width, as in Qwen2.
         ("olmo2", with(json!({ "model_type": "olmo2", "head_dim": WIDTH / 2 }))),
         (
             "gemma2",
@@ -257,7 +256,7 @@ fn models_and_vocabularies_that_llama_cpp_lacks_are_refused_by_name() {
 mod full {
     use super::*;
 
-    /// The reply of `goldens/continue.mjs`; `None` without `llama.cpp`.
+    /// `None` without `llama.cpp`.
     fn llama_cpp(file: &Path, prompt: &str) -> Option<Value> {
         let installed = env::var("LLAMA_CPP_DIR").map_err(|_| "LLAMA_CPP_DIR names no folder");
         Need::LlamaCpp.found(installed)?;

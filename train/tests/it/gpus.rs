@@ -1,4 +1,4 @@
-//! Several GPUs in one host, played by the stand-in for CUDA: one rank on each.
+//! Several GPUs, played by the stand-in for CUDA: one rank on each.
 
 use std::fs;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! The optimizer on the host: the device's bits if both round alike, the same bits under each budget, and resumes.
+//! The optimizer on the host: the device's bits if both round alike, equal bits under each budget, resumes.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::tiny::{TIGHT, Tiny, bits};
 
 const HOST: &str = "memory.optimizer=host";
 const AUTO: &str = "memory.optimizer=auto";
-/// Clipping would change last digits, as the host sums the norm otherwise.
+/// The host sums the norm otherwise: clipping would change last digits.
 const UNCLIPPED: &str = "train.grad_clip=null";
 const TWO: &str = "model.n_layer=2";
 const NARROW: &str = "model.compute=bf16";
@@ -156,10 +156,9 @@ fn blocks_that_stay_on_the_device_are_stepped_there() {
     tiny.run("all", &[HOST, UNCLIPPED, TWO]);
     let written = |run: &str| tiny.records(run, "step")[1]["bytes_written"].as_u64().expect("a number");
     let block = 4 * 12 * 128 * 128;
-    // Parts of the norm, for the six gradients that stay.
     assert_eq!(written("all") - written("mixed"), block, "the first block stays where it is");
 
-    // The optimizer's place, and the update that ran during the second step.
+    // The optimizer's place, and the update during the second step.
     let shown = |run: &str| {
         let start = tiny.records(run, "start").remove(0);
         let updates = tiny.records(run, "step").iter().map(|step| step["host_step_ms"].as_f64()).collect();
@@ -203,7 +202,7 @@ fn a_diverging_step_is_skipped_on_the_host_too() {
     tiny.whole_checkpoints("run");
 }
 
-/// Matrices are large enough to be moved, and no activation is.
+/// Large matrices are moved, activations are not.
 const WIDE: [&str; 8] = [
     HOST,
     NARROW,
@@ -215,11 +214,11 @@ const WIDE: [&str; 8] = [
     "eval.questions=[]",
 ];
 const EMBEDDING: u64 = 264 * 256;
-/// The most bytes of embedding rows in a step of fifteen tokens.
+/// Most bytes of embedding rows in a step of fifteen tokens.
 const ROWS: u64 = 4 * 15 * 256;
 const NARROWEST: &str = "memory.device_budget=1800KiB";
 
-/// Two bytes of gradient out, and of weight in per pass. Of the embedding, only named rows cross the link.
+/// Two bytes of gradient out, and of weight in per pass. Of the embedding, only named rows cross.
 #[test]
 fn a_step_moves_each_gradient_out_once_and_each_weight_in_twice() {
     let tiny = Tiny::new();
@@ -248,7 +247,7 @@ fn a_step_moves_each_gradient_out_once_and_each_weight_in_twice() {
     }
 }
 
-/// Rows cross with four bytes a number each way.
+/// With four bytes a number each way.
 #[test]
 fn only_the_embedding_rows_that_a_batch_names_cross_the_link() {
     let tiny = Tiny::new();
@@ -272,7 +271,7 @@ fn only_the_embedding_rows_that_a_batch_names_cross_the_link() {
     }
 }
 
-/// Batches name different numbers of rows, which are blocks of their own.
+/// Rows are blocks of their own.
 #[test]
 fn a_step_is_predicted_although_its_batch_names_other_rows() {
     let tiny = Tiny::new();
@@ -286,7 +285,7 @@ fn a_step_is_predicted_although_its_batch_names_other_rows() {
         "train.sequence=60",
         "train.recompute=1",
         "eval.questions=[]",
-        // Another seed draws a batch of far fewer rows.
+        // This seed's batch has far fewer rows.
         "train.seed=7",
         "memory.device_budget=7MiB",
     ];
@@ -311,11 +310,11 @@ fn a_step_is_predicted_although_its_batch_names_other_rows() {
     assert!(rows("10").windows(2).any(|pair| pair[0] != pair[1]), "as many rows in each: {:?}", rows("10"));
 }
 
-/// Device bytes besides host-stepped weights: a block's waiting gradients, activations, embedding rows. The narrowest
-/// budget proves the bound.
+/// Besides host-stepped weights: a block's waiting gradients, activations, embedding rows. The narrowest budget proves
+/// the bound.
 const WORKING: u64 = 1800 << 10;
 
-/// On both tiers together: the device's weights, the state, and a waiting gradient.
+/// On both tiers: the device's weights, the state, a waiting gradient.
 #[test]
 fn each_format_holds_its_stated_bytes_per_parameter() {
     let tiny = Tiny::new();
@@ -323,13 +322,13 @@ fn each_format_holds_its_stated_bytes_per_parameter() {
         [("f32", 16, 12, 16.1), ("bf16", 12, 8, 12.1), ("compact", 8, 8, 8.2)]
     {
         let state = format!("memory.optimizer_state={format}");
-        // With room, compact weights are on the device in the pass, on the host in the step: peaks differ in time.
+        // Compact weights are on the device in the pass, on the host in the step: peaks differ in time.
         let unlimited = (format != "compact").then_some("memory.device_budget=unlimited");
         for budget in [NARROWEST].into_iter().chain(unlimited) {
             let out = format!("{format}-{budget}");
             let run = tiny.run(&out, &[&WIDE[..], &[&state, budget]].concat());
             let parameters = run["parameters"].as_u64().expect("a number");
-            // The embedding has only its state and named rows. Bases take four bytes per 256 numbers.
+            // The embedding has its state and named rows only. Bases take four bytes per 256 numbers.
             let bases = if format == "compact" { (parameters - EMBEDDING) / 64 } else { 0 };
             let held = narrow * (parameters - EMBEDDING) + wide * EMBEDDING + bases;
             let peaks =
@@ -337,7 +336,7 @@ fn each_format_holds_its_stated_bytes_per_parameter() {
             // Device weights keep host copies.
             assert!(peaks[1] <= held + (64 << 10), "{format}: {} bytes on the host, not {held}", peaks[1]);
             assert!(peaks[0] + peaks[1] >= held, "{format}, {budget}: {peaks:?} bytes are less than {held}");
-            // Before the first step the device held the whole model in f32.
+            // Before the first step: the whole model in f32.
             let bytes = |step: &Value, key: &str| step[key].as_u64().expect("a number");
             let in_steps = tiny.records(&out, "step").into_iter();
             let both = in_steps.map(|step| bytes(&step, "device_bytes") + bytes(&step, "host_bytes")).max();
@@ -348,14 +347,13 @@ fn each_format_holds_its_stated_bytes_per_parameter() {
     }
 }
 
-/// Host memory outside plans, such as a batch's numbers.
+/// Outside plans, such as a batch's numbers.
 const SMALL_THINGS: u64 = 8 << 10;
 
-/// Under a budget of the planned bytes, droppable copies are dropped.
 #[test]
 fn a_run_fits_in_the_host_memory_that_its_plan_counts() {
     let tiny = Tiny::new();
-    // Mostly gradients; or also weights from the device; or activations, gone when the last gradients arrive.
+    // Mostly gradients; or also weights from the device; or activations, gone before the last gradients.
     let few: &[&str] = &[NARROWEST];
     let roomy: &[&str] = &["memory.device_budget=12MiB", "train.steps=2"];
     let many: &[&str] = &[
@@ -398,7 +396,7 @@ fn a_run_fits_in_the_host_memory_that_its_plan_counts() {
 mod gate {
     use super::*;
 
-    /// With clipping, last digits drift apart. Narrow states round more, and bf16 leaves no f32 matrix on the device.
+    /// With clipping, last digits drift apart. Narrow states round more; bf16 leaves no f32 matrix on the device.
     #[test]
     #[ignore = "gate: compares learning over 200 steps"]
     fn over_200_steps_host_losses_stay_near_the_devices_by_format() {
@@ -411,7 +409,7 @@ mod gate {
             "eval.questions=[]",
         ];
 
-        // Settings of the host run, and the losses' largest difference.
+        // The host run's settings, and the losses' largest difference.
         let wide: [(&[&str], f64); 2] = [(&[], 1e-4), (&["memory.device_blocks=1"], 1e-4)];
         let narrow: [(&[&str], f64); 2] =
             [(&["memory.optimizer_state=compact"], 5e-2), (&["memory.optimizer_state=bf16"], 2e-2)];

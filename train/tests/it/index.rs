@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::program::{assert_code, assert_success, json, stderr, stdout, train};
 
-/// A prepared set of 40 documents. Of the last ten, for validation, four are copies.
+/// 40 documents. Of the last ten, for validation, four are copies.
 fn prepared(folder: &Path) {
     let document = |n: usize| format!("the {n}. river rises, the {}. river falls", n * 7 % 31);
     let order = (0..30).chain([3, 40, 41, 8, 42, 43, 21, 44, 45, 5]);

@@ -1,4 +1,4 @@
-//! `train inspect`, and the effects of damage on a run.
+//! `train inspect`, and damage to a run.
 
 use std::{fs, path::PathBuf, process::Output};
 

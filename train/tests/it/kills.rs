@@ -1,4 +1,4 @@
-//! A run that is killed at any moment can be resumed.
+//! A run killed at any moment can be resumed.
 
 use std::{
     env,
@@ -12,7 +12,7 @@ use crate::program::{assert_success, json};
 use crate::tiny::{Tiny, bits};
 
 const SETTINGS: [&str; 3] = ["train.steps=30", "checkpoint.every=1", "train.optimizer=muon"];
-/// Between two checkpoints an update is running most of the time.
+/// An update is running most of the time.
 const ON_HOST: [&str; 5] = [
     "train.steps=30",
     "checkpoint.every=2",
@@ -50,7 +50,7 @@ fn a_run_killed_during_host_steps_ends_with_the_bits_of_an_undisturbed_one() {
     kill_repeatedly(&ON_HOST, suite::size().pick(2, 4, 100));
 }
 
-/// `TRAIN_KILLS` and `TRAIN_KILLS_SEED` set the number and the moments of kills.
+/// `TRAIN_KILLS` and `TRAIN_KILLS_SEED` set number and moments.
 fn kill_repeatedly(settings: &[&str], usual: u64) {
     let setting = |name, otherwise| env::var(name).map_or(otherwise, |text| text.parse().expect("a number"));
     let (kills, seed) = (setting("TRAIN_KILLS", usual), setting("TRAIN_KILLS_SEED", 1));
@@ -60,7 +60,7 @@ fn kill_repeatedly(settings: &[&str], usual: u64) {
     let (mut finished, mut saved) = (0, 0);
 
     for kill in 1..=kills {
-        // Kills depend on steps, not on the machine's speed. The first comes after a save.
+        // Kills depend on steps, not on the machine's speed. The first follows a save.
         let steps = if kill == 1 { STEPS_BETWEEN } else { numbers.below(STEPS_BETWEEN) };
         let moment = Duration::from_micros(numbers.below(MICROSECONDS));
         let before = tiny.journal("run").len();
@@ -73,7 +73,7 @@ fn kill_repeatedly(settings: &[&str], usual: u64) {
             "run",
             || {
                 ended = child.try_wait().expect("waiting");
-                // A resumed run may shorten its journal before it appends.
+                // A resumed run may first shorten its journal.
                 let taken =
                     tiny.journal("run").get(before..).unwrap_or("").matches(r#"{"kind":"step""#).count();
                 ended.is_some() || taken as u64 >= steps

@@ -1,11 +1,11 @@
-//! Published folders whose weights follow a formula: they look random and are the same on each machine.
+//! Published folders with weights by a formula: random in looks, equal on each machine.
 
 use std::{f64::consts::TAU, fs, path::Path};
 
 use safetensors::{Dtype, serialize_to_file, tensor::TensorView};
 use serde_json::Value;
 
-/// Writes tensors of `shapes` beside `config`. `value` makes a weight of a tensor's name and a number in [-1, 1].
+/// `value` makes a weight of a tensor's name and a number in [-1, 1].
 pub(crate) fn publish(
     folder: &Path,
     config: &Value,

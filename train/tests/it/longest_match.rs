@@ -1,4 +1,4 @@
-//! Runs whose model looks its text up in an index.
+//! Models that look their text up in an index.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::tiny::{TIGHT, Tiny, bits};
 
 const LOOKS_UP: &str = "model.longest_match=true";
 
-/// The last four documents, for validation, are copies of earlier ones.
+/// The last four documents, for validation, are copies.
 fn with_copies(tiny: &Tiny) {
     let document = |n: usize| format!("the {n}. river rises, the {}. river falls", n * 7 % 31);
     let order = (0..90).chain([3, 100, 101, 8, 102, 103, 21, 104, 105, 5]);

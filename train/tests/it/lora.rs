@@ -1,4 +1,4 @@
-//! `train.lora`: adapters learn beside the frozen weights of another run.
+//! `train.lora`: adapters learn beside another run's frozen weights.
 
 use std::fs;
 use std::process::{Output, Stdio};
@@ -8,9 +8,8 @@ use serde_json::Value;
 use crate::program::{assert_code, assert_success, json, last_words, stderr, stdout};
 use crate::tiny::{Tiny, bits};
 
-/// Matrices of 256 KiB and more, so that they spill.
+/// Large enough to spill.
 pub(crate) const SHAPE: &str = r#"model={"preset":"llama-160m","n_layer":3,"n_head":2,"n_embd":256,"n_inner":512,"n_positions":64,"vocab_size":320}"#;
-/// Bytes of the base's matrices.
 const MATRICES: u64 = 4 * (3 * (4 * 256 * 256 + 3 * 256 * 512) + 2 * 320 * 256);
 
 pub(crate) const LORA: [&str; 3] = ["train.lora.rank=4", "train.lora.alpha=16", "train.lr=0.01"];
@@ -87,7 +86,6 @@ fn adapters_are_tuned_saved_alone_asked_evaluated_and_exported() {
         tiny.train(&[&["eval", "--from", "base", "--device", "cpu", "--json"][..], &adapter].concat());
     assert_success(&again);
     assert_eq!(json(&again)["loss"], json(&evaluated)["loss"]);
-    // They learn on where they were.
     let on = [&begin("on", &["train.steps=1", "train.overfit_one_batch=true"])[..], &adapter].concat();
     assert_success(&tiny.train(&on));
     assert!(tiny.losses("on")[0] < losses[11] + 1e-4, "{:?} after {losses:?}", tiny.losses("on"));
@@ -215,7 +213,6 @@ fn a_base_that_moved_or_changed_is_refused_with_the_way_out() {
         refused(verb, "the weights that this run tunes are not at DIR/base/checkpoints/step-00000004");
     }
 
-    // A run's folder stands for its latest checkpoint.
     let moved = ["--set", "train.lora_base.path=moved"];
     assert_eq!(tiny.answer("tuned", &moved), answered);
     assert_eq!(tiny.resume("tuned", &["train.steps=3", "train.lora_base.path=moved"])["steps"], 3);

@@ -1,4 +1,4 @@
-//! One bit per element between ranks: a thirtieth of the bytes, equal weights, and residuals that survive a stop.
+//! One bit per element between ranks: a thirtieth of the bytes, equal weights, residuals that survive a stop.
 
 use std::fs;
 
@@ -10,12 +10,12 @@ use crate::tiny::{Tiny, bits};
 
 const ONE_BIT: [&str; 2] = ["ranks.exchange=one_bit", "ranks.warm_up=2"];
 
-/// Packed size: a bit each, and a scale per 2048.
+/// A bit each, and a scale per 2048.
 fn packed(numbers: u64) -> u64 {
     numbers.div_ceil(8) + 4 * numbers.div_ceil(2048)
 }
 
-/// Exact steps show how many bytes besides gradients a step sends.
+/// Exact steps show the bytes besides gradients.
 #[test]
 fn one_bit_after_exact_steps_sends_at_most_a_thirtieth_of_the_gradients() {
     if !has_mpi() {

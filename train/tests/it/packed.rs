@@ -1,4 +1,4 @@
-//! `memory.base`: frozen weights in bf16, in eight bits or in four.
+//! `memory.base`: frozen weights in bf16, eight bits or four.
 
 use serde_json::Value;
 
@@ -70,7 +70,7 @@ fn all_verbs_see_the_weights_beside_which_adapters_have_learned() {
 #[test]
 fn packed_bytes_cross_the_link_twice_a_step_and_never_back() {
     let tiny = Tiny::new();
-    // Every packed matrix is large enough to spill. A budget below these brings some a third time, for their gradient.
+    // Every packed matrix can spill. A budget below these brings some a third time.
     let shape = r#"model={"preset":"llama-160m","n_layer":4,"n_head":2,"n_embd":512,"n_inner":1024,"n_positions":32,"vocab_size":264}"#;
     tiny.run("base", &[shape, "eval.questions=[]", "train.steps=1", "train.micro_batch=1"]);
     let numbers = 4 * (4 * 512 * 512 + 3 * 512 * 1024);

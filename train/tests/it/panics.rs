@@ -5,10 +5,9 @@ use std::fs;
 use crate::program::{assert_code, stderr};
 use crate::tiny::{Tiny, bits};
 
-/// By then all other parameters have taken their fourth step.
+/// All other parameters have then taken their fourth step.
 const PANIC_AT: &str = "lm_head 4";
 
-/// The save, or the fifth step's forward pass, waits for the fourth step.
 #[test]
 fn a_panic_in_an_update_ends_the_run_with_one_error_and_the_last_checkpoint_resumes() {
     let tiny = Tiny::new();

@@ -1,4 +1,4 @@
-//! Ranks that exchange weights every few steps: few bytes, equal weights for evaluations and saves, and exact resumes.
+//! Ranks that exchange weights every few steps: few bytes, equal weights for evaluations and saves, exact resumes.
 
 use std::fs;
 
@@ -29,7 +29,6 @@ fn weights_are_sent_after_every_third_step_and_gradients_never() {
     for journal in ["run", "run/ranks/1"] {
         for step in tiny.records(journal, "step") {
             let [at, sent] = ["step", "ranks_sent"].map(|key| step[key].as_u64().expect("a number"));
-            // The last step ends with an outer step.
             let least = if [3, 6, 7].contains(&at) { weights } else { 0 };
             assert!((least..least + FEW).contains(&sent), "{journal}, step {at}: {sent} of {weights}");
         }
@@ -99,7 +98,7 @@ fn a_run_resumes_with_each_ranks_moments_to_the_bits_of_an_uninterrupted_one() {
     let (again, _) = tiny.resume_with_log("2", lost, &["train.steps=10"]);
     assert_eq!(bits(&again), whole);
 
-    // One process continues with the moments of rank 0.
+    // With rank 0's moments.
     let (_, said) = tiny.resume_with_log("1", lost, &["train.steps=7"]);
     assert!(!said.contains("momentum"), "{said}");
 }

@@ -6,7 +6,7 @@ use crate::program::{assert_code, assert_success, json, last_words, stderr, stdo
 use crate::tiny::Tiny;
 
 pub(crate) const SHAPES: [&[&str]; 3] = [
-    // As many tokens as features: with fewer, Burn's row selection reads past the tokens.
+    // With fewer tokens than features, Burn's row selection reads past the tokens.
     &[
         "train.optimizer=adamw",
         "model.n_embd=256",
@@ -62,7 +62,7 @@ fn a_preset_is_described_on_any_machine() {
     for (preset, parameters, tokens_per_step) in
         [("gpt-1.5b", 1_557_686_400_u64, 32_768), ("toy", 917_504, 1024)]
     {
-        // The refusal depends on the machine; the description does not.
+        // The refusal depends on the machine.
         let output = tiny.train(&["plan", "--config", preset, "--device", "cpu", "--json"]);
         assert!(matches!(output.status.code(), Some(0 | 2)));
         let plan = json(&output);

@@ -64,7 +64,7 @@ mod unix {
 
     use crate::program::{LIMIT, PROGRAM, failure, write_text};
 
-    /// `ulimit -f` counts blocks of 512 or 1024 bytes; without the trap the signal would end the program.
+    /// `ulimit -f` counts blocks of 512 or 1024 bytes; untrapped, the signal ends the program.
     fn prepare_with_file_limit(folder: &Path, blocks: u32) -> std::process::Output {
         let script = format!(
             "trap '' XFSZ; ulimit -f {blocks}; exec {PROGRAM} prepare --input in.txt --tokenizer bytes --out set --split position"

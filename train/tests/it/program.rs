@@ -8,7 +8,7 @@ use suite::Need;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_train");
 
-/// All tests share one measurement of the machine; the user's folder stays untouched.
+/// Tests share one measurement of the machine; the user's folder stays untouched.
 pub(crate) const CACHE: (&str, &str) = ("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
 
 pub(crate) const LIMIT: Duration = Duration::from_mins(5);
@@ -38,7 +38,7 @@ pub(crate) fn failure(output: &Output, folder: &Path) -> String {
     said.replace(&folder.display().to_string(), "DIR")
 }
 
-/// The error alone; the plan before it depends on the machine.
+/// The plan before the error depends on the machine.
 pub(crate) fn last_words(output: &Output, folder: &Path) -> String {
     let said = failure(output, folder);
     assert!(!said.contains("panicked at"), "{said}");

@@ -1,5 +1,4 @@
-//! Runs of several processes over Open MPI, started by the user's command: the bits of one process, and an end to every
-//! run.
+//! Several processes over Open MPI, started by the user's command: one process's bits, and an end to every run.
 
 use std::env;
 use std::fs;
@@ -51,7 +50,7 @@ impl Tiny {
 
     /// A hanging command fails with its output.
     pub(crate) fn run_to_end(&self, command: &mut Command) -> Output {
-        // A pipe stays open until all child processes have ended.
+        // A pipe stays open until all children end.
         let mut printed = [(), ()].map(|()| tempfile::tempfile().expect("a file"));
         let [stdout, stderr] = printed.each_ref().map(|file| file.try_clone().expect("the file once more"));
         command.current_dir(self.path()).envs([CACHE]);
@@ -77,8 +76,8 @@ impl Tiny {
         json(&self.train(&[&begin("planned", "2")[..], &["--dry-run"], &set(settings)].concat()))
     }
 
-    /// The mean of the last 10 of 60 losses on two ranks exceeds the exact exchange's by at most `margin`. The exact
-    /// losses must fall by more than 2.
+    /// Mean of the last 10 of 60 losses: above the exact exchange's by at most `margin`. The exact losses must fall by
+    /// more than 2.
     pub(crate) fn assert_learns_on_two_nearly_as_well_as_exact(&self, exchange: &[&str], margin: f64) {
         let settings = [&SHARED[..], &["train.steps=60", "train.optimizer=adamw"]].concat();
         let last = |run: &str| {
@@ -130,7 +129,7 @@ impl Tiny {
         self.journal(out).matches(r#"{"kind":"step""#).count() as u64
     }
 
-    /// The ranks' process ids, in order, once a checkpoint is saved.
+    /// In order, once a checkpoint is saved.
     pub(crate) fn processes(&self, out: &str) -> Vec<u32> {
         let latest = self.join(out).join("checkpoints/latest");
         self.wait_until(out, || latest.exists(), "no checkpoint was saved");
@@ -188,7 +187,7 @@ pub(crate) fn set<'a>(settings: &[&'a str]) -> Vec<&'a str> {
 
 const HANGS: &str = "it hangs, and is ended";
 
-/// `None` after the limit. Dropping the folder ends the processes in it.
+/// `None` after the limit. A drop of the folder ends its processes.
 fn wait_for_end(child: &mut Child) -> Option<ExitStatus> {
     let begun = Instant::now();
     loop {
@@ -260,7 +259,7 @@ fn ranks_end_with_the_bits_of_one_process() {
     assert_eq!(own.lines().filter(|line| line.starts_with(r#"{"kind":"step""#)).count(), 4);
 }
 
-/// A user's `mpirun` command, with the variables of `--ranks` and `--interface`.
+/// With the variables of `--ranks` and `--interface`.
 #[test]
 fn ranks_under_a_plain_mpirun_have_the_bits_of_one_process() {
     if !has_mpi() {
@@ -273,7 +272,6 @@ fn ranks_under_a_plain_mpirun_have_the_bits_of_one_process() {
     mpirun.args(["-n", "2"]).arg(train.get_program()).args(train.get_args());
     mpirun.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     mpirun.env("OMPI_MCA_btl_tcp_if_include", "lo").env("OMPI_MCA_oob_tcp_if_include", "lo");
-    // For a machine with one core, under releases 4 and 5.
     mpirun.env("OMPI_MCA_rmaps_base_oversubscribe", "1");
     mpirun.env("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe");
     let output = tiny.run_to_end(&mut mpirun);
@@ -282,7 +280,7 @@ fn ranks_under_a_plain_mpirun_have_the_bits_of_one_process() {
     assert_eq!(tiny.records("two/ranks/1", "step").len(), tiny.records("two", "step").len());
 }
 
-/// Each of two ranks sums half of the gradients and sends them; losses and votes are small.
+/// Each of two ranks sends half of the gradients; losses and votes are small.
 #[test]
 fn each_rank_sends_as_many_bytes_as_the_gradients_have() {
     if !has_mpi() {
@@ -396,7 +394,7 @@ fn sharded_moments_change_no_bit_and_take_a_share_of_the_bytes() {
         let parameters = whole["parameters"].as_u64().expect("a number");
         if n == 0 {
             assert_eq!(each.iter().sum::<u64>(), 8 * parameters, "{each:?}");
-            // Embedding and head are one matrix each, as large as a whole share.
+            // Embedding and head are each as large as a whole share.
             assert!(each.iter().all(|bytes| bytes * 3 < 8 * parameters), "{each:?}");
         }
         tiny.resume_on("2", &run, &["train.steps=5"]);
@@ -487,7 +485,7 @@ fn a_killed_rank_ends_the_run_and_its_checkpoint_resumes() {
     assert_eq!(tiny.resume_on("2", "run", &[&steps]), whole);
 }
 
-/// `TRAIN_RANK_KILLS` and `TRAIN_KILLS_SEED` set the number and the choice of kills.
+/// `TRAIN_RANK_KILLS` and `TRAIN_KILLS_SEED` set number and choice.
 #[test]
 fn a_run_with_repeatedly_killed_ranks_ends_with_the_bits_of_an_undisturbed_one() {
     if !losses_end_runs() {
@@ -590,7 +588,7 @@ fn sigint_to_the_launcher_stops_all_ranks_with_a_checkpoint() {
     }
 }
 
-/// Ranks end at different moments, and launchers return the first one's code.
+/// Launchers return the first ended rank's code.
 #[test]
 fn a_refusal_by_rank_0_is_bad_input_and_leaves_nothing() {
     if !has_mpi() {
@@ -620,7 +618,6 @@ fn a_run_with_weights_of_another_restarts_only_after_its_first_save() {
     assert!(tiny.log("run").contains("before its first checkpoint"), "{}", tiny.log("run"));
 }
 
-/// The program starts without MPI installed.
 #[test]
 fn mpi_is_loaded_only_in_launched_processes() {
     if !has_mpi() {
@@ -661,7 +658,7 @@ fn without_mpirun_the_error_says_what_to_install_and_one_process_trains() {
 mod gate {
     use super::*;
 
-    /// Rank 0 holds the run's lock: unless it is ended, the run cannot restart.
+    /// Rank 0 holds the run's lock: unless it ends, the run cannot restart.
     #[test]
     #[ignore = "gate: waits for a time limit"]
     fn a_frozen_rank_is_ended_and_the_run_restarts_to_the_bits_of_an_undisturbed_one() {
@@ -687,7 +684,7 @@ mod gate {
         assert!(!processes_in(tiny.path()).contains(&frozen), "it is still there");
     }
 
-    /// Once it has saved; before, it restarts from the named checkpoint even if later ones exist.
+    /// Once it has saved; before, from the named checkpoint even if later ones exist.
     #[test]
     #[ignore = "gate: restarts a run of many steps"]
     fn a_run_resumed_from_a_named_checkpoint_restarts_from_its_own() {

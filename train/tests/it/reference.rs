@@ -1,7 +1,7 @@
-//! Exported models in the reference library: `transformers` continues a conversation as `train sample` does.
+//! Exported models in `transformers`, which continues a conversation as `train sample` does.
 //!
-//! Weights follow a formula: the recorded answer holds everywhere. An installed library is asked, too: about these
-//! weights, and about a model pretrained, trained and published here.
+//! Weights follow a formula: the recorded answer holds everywhere. An installed library is asked, too, also about a
+//! model pretrained, trained and published here.
 
 use std::{env, path::Path, process::Command};
 
@@ -16,10 +16,10 @@ use crate::tiny::Tiny;
 const QUESTION: &str = "What is 5 plus 1?";
 const MOST: usize = 12;
 
-/// The library's answer for the model of [`publish`], printed by `goldens/continue.py`.
+/// For [`publish`]'s model, printed by `goldens/continue.py`.
 const GOLDEN: &str = include_str!("../goldens/continuation.json");
 
-/// A GPT-2 of one block, whose likeliest token no rounding changes.
+/// One block, whose likeliest token no rounding changes.
 fn publish(folder: &Path) {
     let (embedding, positions, words) = (64, 64, 264);
     let block = |name: &str| format!("transformer.h.0.{name}");
@@ -78,7 +78,6 @@ fn reference(folder: &Path) -> Option<Value> {
 }
 
 fn known() -> Tiny {
-    // Bytes and the control tokens of conversations.
     let tiny = Tiny::trained(&[]);
     publish(&tiny.join("known"));
     let import = ["import", "--from", "known", "--tokenizer", "run/tokenizer", "--out", "imported"];

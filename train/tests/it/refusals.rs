@@ -1,4 +1,4 @@
-//! Bad input: exit code 2, and an error with a remedy.
+//! Bad input: exit code 2, and a remedy.
 
 use std::fs;
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn configurations_that_cannot_work_are_refused_with_the_reason() {
     }
     assert!(!tiny.join("run").exists(), "nothing is made for a run that is refused");
 
-    // The data exist before the tokenizer lacks a question's characters.
+    // The data exist before the tokenizer lacks a character.
     fs::write(tiny.join("in.txt"), "words without a question mark. ".repeat(100)).expect("writing");
     let text = set(&[
         r#"data={"source":"text","path":"in.txt","split":"position","val_fraction":0.2}"#,

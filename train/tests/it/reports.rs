@@ -1,4 +1,4 @@
-//! What a run leaves for other programs and pages: records, event files, reports.
+//! A run's records, event files and reports.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -43,7 +43,7 @@ fn the_reference_names_every_record_and_field_that_a_run_writes() {
     }
 }
 
-/// Of every event: its step, and its numbers by tag.
+/// Step, and numbers by tag.
 type Events = Vec<(u64, BTreeMap<String, f32>)>;
 
 fn event_files(run: &Path) -> Vec<PathBuf> {

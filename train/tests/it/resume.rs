@@ -1,4 +1,4 @@
-//! Resuming: a stopped run continues bit for bit.
+//! A stopped run continues bit for bit.
 
 use std::{fs, ops::RangeInclusive};
 
@@ -48,7 +48,7 @@ fn a_killed_run_resumes_bit_for_bit() {
         let settings = settings(optimizer);
         let whole = tiny.run("whole", &settings);
         let mut running = Running::start(tiny.command("run", &settings));
-        // Past the checkpoint of step 6, to repeat steps.
+        // Past step 6's checkpoint, to repeat steps.
         running.wait_for("step 00008/");
         running.signal("KILL");
         assert_eq!(running.end().status.code(), None);

@@ -77,7 +77,7 @@ fn either_signal_ends_the_run_with_a_checkpoint() {
 #[test]
 fn a_second_signal_ends_at_once_and_leaves_the_earlier_checkpoint_whole() {
     let tiny = Tiny::new();
-    // Long steps: the second signal arrives before the next step has ended.
+    // The second signal arrives within the step.
     let settings = ["train.micro_batch=64", "train.sequence=64", "checkpoint.every=1", "train.steps=200"];
     let mut running = Running::start(tiny.command("run", &settings));
     running.wait_for("step 00003/");
@@ -101,7 +101,6 @@ fn a_signal_before_the_first_step_is_not_lost() {
     assert_eq!(bits(&tiny.resume("run", &[])), bits(&whole));
 }
 
-/// Its lookup would take a minute.
 #[test]
 fn a_signal_while_validation_text_is_looked_up_ends_the_run_at_once() {
     let tiny = Tiny::new();

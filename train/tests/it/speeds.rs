@@ -1,4 +1,4 @@
-//! Measured speeds: cached for later starts, and measured again if they may not hold.
+//! Measured speeds: cached, and measured again if they may not hold.
 
 use std::{
     fs::{self, File},
@@ -54,7 +54,7 @@ impl User {
         serde_json::from_str(&text).expect("JSON")
     }
 
-    /// Applies `change` to the first entry, and sets its speed to [`PLANTED`].
+    /// Applies `change` to the first entry, whose speed becomes [`PLANTED`].
     fn plant(&self, change: impl FnOnce(&mut Value)) {
         let mut kept = self.kept();
         let entry = &mut kept["entries"][0];
@@ -101,7 +101,7 @@ fn a_first_start_measures_and_later_ones_use_the_cache() {
 fn another_program_file_measures_again() {
     let mut user = User::new();
     user.program = user.tiny.join("train");
-    // Another process copies: a child of another test could hold the copy open for writing.
+    // By another process: another test's child could hold the copy open for writing.
     let copied = Command::new("cp").arg(PROGRAM).arg(&user.program).status();
     assert!(copied.expect("cp runs").success());
     assert_measured(user.planned(), "a first start");
@@ -190,7 +190,7 @@ fn a_dry_run_neither_measures_nor_caches() {
     let plan: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(plan["machine"]["flops_per_second"], Value::Null);
     assert!(!user.cache().exists());
-    // A rehearsal computes nothing, while its parent measures.
+    // A rehearsal computes nothing.
     assert_success(&user.start(&["plan", "--replay"]));
     assert_eq!(user.kept()["entries"].as_array().map(Vec::len), Some(1));
 }

@@ -15,7 +15,7 @@ use crate::plan::{SHAPES, assert_as_planned};
 use crate::program::{CACHE, PROGRAM, assert_success, json};
 use crate::tiny::{Tiny, bits};
 
-/// A folder that plays a CUDA installation: passed by `cargo xtask test`, or built by the first test.
+/// Plays a CUDA installation: passed by `cargo xtask test`, or built by the first test.
 pub(crate) fn installation() -> Option<&'static Path> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
@@ -43,7 +43,7 @@ enum Order {
     Eager,
     /// As late as possible.
     Lazy,
-    /// Chosen by the seed, as streams and events allow.
+    /// By the seed, as streams and events allow.
     Random(u64),
 }
 
@@ -69,14 +69,13 @@ fn orders() -> impl Iterator<Item = Order> {
     [Order::Eager].into_iter().chain(lazy).chain((1..=seeds).map(Order::Random))
 }
 
-/// Autotune's timings stay out of a real GPU's cache.
+/// Keeps autotune's timings out of a real GPU's cache.
 struct StandIn {
     installation: &'static Path,
     tiny: Tiny,
 }
 
 impl StandIn {
-    /// `None` if the test cannot run and need not.
     fn prepared() -> Option<Self> {
         let installation = installation()?;
         let tiny = Tiny::new();
@@ -153,7 +152,7 @@ fn overlapped_reads(trace: &Path) -> u64 {
     reads.len() as u64
 }
 
-/// The optimizer on the host with an embedding by rows; matrices cross the link in the compute type.
+/// With an embedding by rows; matrices cross the link in the compute type.
 const ON_HOST: [&str; 4] =
     ["memory.optimizer=host", "model.tie_word_embeddings=false", "model.n_layer=2", "train.recompute=1"];
 const NARROW: &str = "model.compute=bf16";
@@ -209,7 +208,6 @@ mod gate {
             (bits(&json(&output)), report["simulated_ms"].as_f64().expect("milliseconds"))
         };
 
-        // The first run tunes kernels.
         let (tuned, _) = run("tuned", "1");
         let (beside, overlapped) = run("beside", "1");
         let (in_line, serial) = run("in-line", "0");
@@ -228,7 +226,7 @@ mod gate {
         }
     }
 
-    /// An embedding of 8 MiB: its update names at least 48 MiB in one piece, and at most 44 by rows.
+    /// 8 MiB: its update names at least 48 MiB in one piece, at most 44 by rows.
     #[test]
     #[ignore = "gate: trains for minutes"]
     fn cuda_steps_an_embedding_under_a_budget_that_only_its_update_by_rows_fits() {

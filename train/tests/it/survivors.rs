@@ -1,7 +1,7 @@
-//! Ranks killed under Open MPI 5: the others repeat the step, or restart from their checkpoint, to the bits of an
-//! undisturbed run.
+//! Ranks killed under Open MPI 5: the others repeat the step, or restart from their checkpoint, to an undisturbed run's
+//! bits.
 //!
-//! `train/exchange/tests/install-open-mpi-5` installs it where these tests look.
+//! Installed by `train/exchange/tests/install-open-mpi-5`.
 
 use std::env;
 use std::path::Path;
@@ -47,7 +47,7 @@ enum Goes {
     AsResumed,
 }
 
-/// A kill after at most 32 steps comes long before the end.
+/// Kills, after at most 32 steps, come long before the end.
 const STEPS: &str = "train.steps=200";
 
 const KINDS: [(Goes, &[&str]); 4] = [
@@ -57,7 +57,7 @@ const KINDS: [(Goes, &[&str]); 4] = [
     (Goes::AsResumed, &["checkpoint.every=5", "ranks.exchange=one_bit", "ranks.warm_up=4"]),
 ];
 
-/// `TRAIN_SURVIVED_KILLS` and `TRAIN_KILLS_SEED` set the number and the choice of kills.
+/// `TRAIN_SURVIVED_KILLS` and `TRAIN_KILLS_SEED` set number and choice.
 #[test]
 fn survivors_end_with_the_bits_of_an_undisturbed_run() {
     if !has_open_mpi_5() {
@@ -105,7 +105,7 @@ fn survivors_end_with_the_bits_of_an_undisturbed_run() {
 }
 
 impl Tiny {
-    /// Digests of a run that three ranks begin and two resume after `step`; for step 0, that two ranks begin.
+    /// Digests of a run that three ranks begin and two resume after `step`; for 0, that two begin.
     fn resumed_by_hand(&self, out: &str, step: u64, settings: &[&str]) -> [String; 2] {
         if step > 0 {
             let until = format!("train.steps={step}");
@@ -159,7 +159,7 @@ fn without_rank_0_the_run_ends_and_is_restarted_from_its_checkpoint() {
 mod gate {
     use super::*;
 
-    /// The library reports no frozen rank, so the run ends as under release 4.
+    /// The library reports no frozen rank: the run ends as under release 4.
     #[test]
     #[ignore = "gate: waits for a time limit"]
     fn a_frozen_rank_is_not_survived_but_ends_and_restarts_the_run() {
@@ -177,8 +177,7 @@ mod gate {
         assert_eq!(tiny.bits_at_end(&mut child, "run"), whole);
 
         let said = tiny.log("run");
-        // If another rank waits for the frozen one, both are missing. Within the library's vote the missing rank is
-        // unknown.
+        // If another rank waits for the frozen one, both are missing. Within the library's vote it is unknown.
         let missing = ["rank 1 did not arrive", "ranks [0, 1] did not arrive", "ranks [1, 2] did not arrive"];
         let names_it = missing.iter().any(|words| said.contains(words));
         assert!(names_it || said.contains("has been in commit for"), "{said}");

@@ -1,4 +1,4 @@
-//! Runs small enough to take a second, and large enough to spill.
+//! Runs that take a second and spill.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::program::{CACHE, PROGRAM, assert_success, json, stdout, train};
 
-/// Matrices have 64 KiB or more, since smaller tensors never move. The working set is about 4 MiB.
+/// Matrices have 64 KiB or more: smaller tensors never move. The working set is about 4 MiB.
 const DESCRIPTION: &str = r#"{
   "model": {
     "preset": "nanochat", "n_layer": 1, "n_head": 2, "n_embd": 128, "n_positions": 64, "vocab_size": 264
@@ -49,7 +49,6 @@ impl Drop for Tiny {
     fn drop(&mut self) {
         use rustix::process::{Pid, Signal, kill_process};
         for process in crate::program::processes_in(self.path()) {
-            // The process may have ended.
             _ = Pid::from_raw(process as i32).map(|process| kill_process(process, Signal::KILL));
         }
     }

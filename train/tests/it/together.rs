@@ -1,8 +1,8 @@
-//! Micro-batches that pass each segment together: fewer bytes over the link, and the same bits.
+//! Micro-batches that pass each segment together: fewer bytes, same bits.
 
 use crate::tiny::{TIGHT, Tiny, bits};
 
-/// Sixteen micro-batches of fifteen tokens under half of the weights' bytes.
+/// Fifteen tokens each, under half of the weights' bytes.
 const SIXTEEN: [&str; 9] = [
     "memory.optimizer=host",
     "memory.device_budget=20MiB",

@@ -1,7 +1,7 @@
 //! `cargo xtask gpu-check`: checks on a CUDA device that spilling changes no number, and measures its cost.
 //!
 //! GPU machines often lack compiler and network, so release binaries are carried there. Every run, passed or failed,
-//! becomes a dated record. One from the stand-in for the CUDA driver says so.
+//! becomes a dated record.
 
 mod carry;
 mod completeness;
@@ -45,7 +45,6 @@ impl GpuCheck {
             return Ok(());
         }
         let ran = Invocation::new(folder.join("run").to_string_lossy()).run(workspace::root());
-        // Record an aborted run too, but report its own error.
         let recorded = record::make(&folder.join("raw.jsonl"), device);
         ran.and(recorded)
     }

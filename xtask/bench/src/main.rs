@@ -1,4 +1,4 @@
-//! The measuring commands of `cargo xtask`, apart from the gate's compiled steps.
+//! The measuring commands of `cargo xtask`.
 
 mod gpu_check;
 mod picture;

@@ -1,6 +1,6 @@
 //! The README's picture: a step of the toy under a third of its memory, and losses with and without a limit.
 //!
-//! It is drawn over operations, so no clock changes it, and `--check` compares bytes.
+//! Drawn over operations: no clock changes it, and `--check` compares bytes.
 
 use std::{
     env::consts::EXE_SUFFIX,
@@ -84,7 +84,6 @@ struct Run {
     losses: Vec<f64>,
     peak: u64,
     budget: Option<u64>,
-    /// Bytes on the device, copied out and copied in.
     step: Vec<[u64; 3]>,
 }
 
@@ -119,7 +118,7 @@ impl Run {
         let losses: Vec<f64> = of_kind("step").filter_map(|step| step["loss"].as_f64()).collect();
         ensure!(losses.len() > 1, "the trainer's journal has {} losses", losses.len());
 
-        // A run that moves nothing has no timeline.
+        // A run that moves nothing has none.
         let timeline = of_kind("timeline").next().unwrap_or(&Value::Null);
         let numbers = |key: &str| -> Vec<u64> {
             timeline[key].as_array().into_iter().flatten().filter_map(Value::as_u64).collect()

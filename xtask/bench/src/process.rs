@@ -16,18 +16,18 @@ pub(crate) struct Ended {
     /// `None` if stopped at the limit.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) printed: String,
-    /// The program's error, or the last useful line on standard error.
+    /// The program's error, or standard error's last useful line.
     pub(crate) complaint: String,
 }
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
-/// Runs in the current folder: relative paths hold. Errors start with `name:`.
+/// Runs in the current folder. Errors start with `name:`.
 pub(crate) fn run(invocation: &Invocation, name: &str, scratch: &Path, limit: Duration) -> Result<Ended> {
     run_watched(invocation, name, scratch, limit, |_| {})
 }
 
-/// Like [`run`]; `look` gets the standard-error file every few hundredths of a second.
+/// [`run`] with `look`, which gets the standard-error file every few hundredths of a second.
 pub(crate) fn run_watched(
     invocation: &Invocation,
     name: &str,
@@ -35,7 +35,7 @@ pub(crate) fn run_watched(
     limit: Duration,
     mut look: impl FnMut(&Path),
 ) -> Result<Ended> {
-    // Pipes could fill and block, or a surviving child could hold one open.
+    // Pipes could block, or stay open in a surviving child.
     let [printed, said] = ["stdout", "stderr"].map(|name| scratch.join(name));
     let file =
         |path| File::create(path).with_context(|| format!("no room for output in {}", scratch.display()));
@@ -68,7 +68,7 @@ fn wait(child: &mut Child, limit: Duration, mut look: impl FnMut()) -> Result<Op
     }
 }
 
-/// The last error in one line, without program name and Rust's hint.
+/// In one line, without program name and Rust's hint.
 fn complaint(name: &str, said: &str) -> String {
     let name = format!("{name}: ");
     let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();

@@ -53,7 +53,6 @@ pub(crate) fn command() -> Invocation {
     Invocation::cargo("xtask").arguments(typed)
 }
 
-/// Absolute paths mean nothing on another machine.
 fn without_folders(argument: &str) -> String {
     let (option, path) =
         argument.split_once('=').filter(|_| argument.starts_with("--")).unwrap_or(("", argument));

@@ -1,5 +1,5 @@
 //! `cargo xtask bench-scale`: measures exchanges between ranks over TCP on loopback and shared memory, and one rank's
-//! training step. A fitted model simulates up to 1,024 ranks.
+//! step. A fitted model simulates up to 1,024 ranks.
 //!
 //! Only `ranks` and `training` start processes.
 
@@ -78,7 +78,6 @@ struct Simulated {
     latency: f64,
 }
 
-/// TCP also represents a network.
 const LINKS: [Link; 2] = [Link::Tcp, Link::SharedMemory];
 
 const SAMPLES: &str = "samples.csv";
@@ -113,7 +112,7 @@ impl BenchScale {
             Ok::<_, anyhow::Error>((engine, samples))
         };
         let (engine, samples) = measured().inspect_err(|_| {
-            // An empty folder would look like a record; this call removes no other.
+            // An empty folder would look like a record.
             _ = fs::remove_dir(&folder);
         })?;
 

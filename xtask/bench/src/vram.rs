@@ -1,5 +1,5 @@
-//! `cargo xtask bench-vram`: measures the cost of a device budget. A cell is a model at a budget, run by a process of
-//! the release trainer and compared with no limit. Every sweep becomes a dated record.
+//! `cargo xtask bench-vram`: the cost of a device budget. A cell is a model at a budget, run by a process of the
+//! release trainer and compared with no limit.
 //!
 //! `budget`, `suite`, `limits`, `bisection`, `table` and `plot` are pure.
 
@@ -309,7 +309,6 @@ impl BenchVram {
     }
 }
 
-/// Prints why if there is none.
 fn open_energy_counter(place: &Place) -> Option<energy::Gpu> {
     let gpu = if place.device.starts_with("cuda") {
         energy::Gpu::open(energy::NVML)

@@ -1,1 +1,1 @@
-//! Only a manifest: it fixes features of shared dependencies, so that all commands share one build.
+//! Only a manifest: it fixes features of shared dependencies, for one build of all commands.

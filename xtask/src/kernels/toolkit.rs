@@ -19,7 +19,7 @@ pub(super) struct Toolkit {
     pub(super) headers: Vec<PathBuf>,
 }
 
-/// The second is for tensor cores, in its own wheel.
+/// The second, for tensor cores, has its own wheel.
 const HEADERS: [&str; 2] = ["cuda_runtime.h", "crt/mma.h"];
 const WAYS_OUT: &str = "`cargo xtask kernels --fetch` downloads NVRTC and its headers from PyPI; an installed CUDA is \
                         found through CUDA_PATH";
@@ -60,7 +60,7 @@ impl Toolkit {
     }
 }
 
-/// Follows links: the stand-in's link of this name leads to another library.
+/// Follows links: the stand-in's link of this name leads elsewhere.
 fn is_nvrtc(file: &Path) -> bool {
     let named =
         |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libnvrtc.so"));
@@ -111,7 +111,6 @@ impl Release {
         if Toolkit::in_folder(&folder).is_ok() {
             return Ok(());
         }
-        // Under another name until complete.
         let part = folder.with_extension(format!("{}.part", self.minor));
         for unfinished in [&part, &folder] {
             if unfinished.exists() {

@@ -60,7 +60,7 @@ impl Verdicts {
     }
 }
 
-/// The first errors, or first lines if none is marked.
+/// The first errors, else the first lines.
 fn reasons(log: &str) -> String {
     let errors: Vec<&str> =
         log.lines().filter(|line| line.contains("error:")).take(SHOWN_LINES).map(str::trim).collect();

@@ -1,4 +1,4 @@
-//! Selects a binary's tests for a size, and runs them under a time limit.
+//! Selects a binary's tests, and runs them under a time limit.
 
 use std::{
     fmt::{self, Write as _},
@@ -25,7 +25,7 @@ pub(super) struct Binary {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Selection {
-    /// Without `#[ignore]`; given texts, only tests that contain one.
+    /// Given texts, only tests that contain one.
     Unmarked(Vec<String>),
     /// `#[ignore]` tests of a larger size.
     Marked(Vec<String>),
@@ -94,7 +94,7 @@ impl Binary {
             .environment("CARGO_MANIFEST_DIR", self.folder.to_string_lossy())
     }
 
-    /// Kills the process at the limit. Shows output then and on failure.
+    /// Shows output when the limit kills the process, and on failure.
     pub(super) fn run(
         &self,
         selection: &Selection,
@@ -149,7 +149,7 @@ pub(super) fn watch(mut child: Child, limit: Duration) -> Result<Ran> {
     Ok(ran)
 }
 
-/// Child processes may keep `output` open; the limit ends that.
+/// Children may keep `output` open; the limit ends that.
 fn reader(output: impl Read + Send + 'static) -> mpsc::Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {

@@ -14,10 +14,10 @@ use super::binary::{Binary, Ran, watch};
 use crate::burn_22;
 use xtask::{invocation::Invocation, workspace};
 
-/// All targets without `test = false`; examples are not part of the suite.
+/// Without `test = false`, and without examples.
 const TARGETS: &str = "--tests";
 
-/// No default enables these features with tests: the full suite runs them once more.
+/// No default enables these: the full suite runs them once more.
 const MORE_FEATURES: [(&str, &str); 2] = [("on-vulkan", "spirv"), ("tokenizer", "parquet-zstd")];
 
 pub(super) fn binaries(size: Size, packages: &[String]) -> Result<Vec<Binary>> {
@@ -37,7 +37,7 @@ pub(super) fn binaries(size: Size, packages: &[String]) -> Result<Vec<Binary>> {
     Ok(binaries)
 }
 
-/// They only choose a compiler of the same kernels: the gate leaves them out.
+/// The gate leaves them out: they choose a compiler of the same kernels.
 pub(super) fn feature_checks() -> Vec<Invocation> {
     let check = Invocation::cargo("check --profile checked --no-default-features");
     let of = [

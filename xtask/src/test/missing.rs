@@ -11,7 +11,7 @@ use suite::Need;
 pub(super) struct Missing(BTreeMap<Need, BTreeSet<String>>);
 
 impl Missing {
-    /// Lines of need, tab and test, which may repeat.
+    /// Lines of need, tab and test; repeats count once.
     pub(super) fn read(lines: &str) -> Self {
         let mut missing = BTreeMap::<Need, BTreeSet<String>>::new();
         for (name, test) in lines.lines().filter_map(|line| line.split_once('\t')) {
@@ -22,7 +22,6 @@ impl Missing {
         Self(missing)
     }
 
-    /// Counts each test once.
     pub(super) fn tests(&self) -> usize {
         self.0.values().flatten().collect::<BTreeSet<_>>().len()
     }

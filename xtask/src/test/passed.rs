@@ -1,4 +1,4 @@
-//! What an interrupted run of the full suite has already passed, so that the next one goes on behind it.
+//! Tests that an interrupted full suite has passed: the next run continues behind them.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::binary::Ran;
 
-/// One JSON record a line for each selection of tests that has passed.
+/// One JSON record a line per passed selection of tests.
 pub(super) struct Passed {
     file: PathBuf,
     earlier: Vec<Record>,
@@ -22,12 +22,12 @@ pub(super) struct Passed {
 #[derive(Serialize, Deserialize)]
 struct Record {
     name: String,
-    /// Of the executable: tests that were built anew run again.
+    /// The executable's: a new build runs again.
     digest: u64,
     passed: usize,
     ignored: usize,
     seconds: f64,
-    /// The needs that its tests lacked, as they reported them.
+    /// As the tests reported them.
     not_run: String,
 }
 
@@ -38,12 +38,12 @@ impl Passed {
             super::remove(&file)?;
         }
         let text = fs::read_to_string(&file).unwrap_or_default();
-        // A process that was killed may have left half a line.
+        // A killed process may leave half a line.
         let earlier = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         Ok(Self { file, earlier })
     }
 
-    /// The counts, time and missing needs of `name`, if this very executable has passed it.
+    /// Counts, time and missing needs of `name`, if this executable has passed.
     pub(super) fn find(&self, name: &str, executable: &Path) -> Result<Option<(Ran, Duration, &str)>> {
         let Some(record) = self.earlier.iter().rev().find(|record| record.name == name) else {
             return Ok(None);

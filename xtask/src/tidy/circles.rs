@@ -1,7 +1,7 @@
-//! Circles of modules stay within one folder: a reader of a folder need not know another one that needs it in turn.
+//! Circles of modules stay within one folder.
 //!
-//! A module with children belongs to its own folder as well, so parent and child may name each other. Paths are read
-//! from `use` items and from code, and followed through re-exports. Tests are left out.
+//! A module with children belongs to its own folder as well: parent and child may name each other. Paths come from
+//! `use` items and code, through re-exports. Tests are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,6 @@ struct House<'a> {
     folders: BTreeSet<String>,
 }
 
-/// A path that a file names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Use {
     is_published: bool,
@@ -80,7 +79,7 @@ impl<'a> House<'a> {
         self.uses[path].iter().filter_map(to).collect()
     }
 
-    /// The file that defines what `path` names, as seen from `module`.
+    /// The file that defines `path`, as seen from `module`.
     fn resolved(&self, root: &str, module: &[String], path: &[String], depth: usize) -> Option<&'a str> {
         let known = |at: &[String]| self.modules.get(&(root.to_owned(), at.to_vec()));
         let mut at = module.to_vec();
@@ -174,7 +173,7 @@ fn expand(before: &[String], tree: &str, found: &mut impl FnMut(Vec<String>)) {
     }
 }
 
-/// Paths from `crate`, `self` or `super` in code.
+/// In code, from `crate`, `self` or `super`.
 fn paths_in(code: &str) -> Vec<Use> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     let candidates = code.split(|c: char| !is_part(c)).filter(|word| word.contains("::"));
@@ -183,7 +182,7 @@ fn paths_in(code: &str) -> Vec<Use> {
     ours.map(|path| Use { is_published: false, path }).collect()
 }
 
-/// Groups of files that reach each other.
+/// Files that reach each other.
 fn circles<'a>(arrows: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> Vec<Vec<&'a str>> {
     let reached = |from: &'a str| {
         let mut reached = BTreeSet::new();

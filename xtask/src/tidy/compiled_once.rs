@@ -1,8 +1,8 @@
 //! Rules for what cargo compiles: the README's commands share the first one's build, and code that runs during
 //! compilation is not optimised.
 //!
-//! Cargo compiles a dependency once per set of features that a command requests. One more feature in tests can compile
-//! Burn twice. So these rules compare commands' unit graphs, which cargo prints without compiling.
+//! Cargo compiles a dependency once per set of features. One more feature in tests can compile Burn twice. So these
+//! rules compare commands' unit graphs, printed without compiling.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,8 +53,8 @@ struct Profile {
     opt_level: String,
 }
 
-/// Package, target, mode and optimisation level: such units differ only in features. A procedural macro's dependencies
-/// are not optimised, so they are other units than a program's.
+/// Package, target, mode and optimisation level: such units differ only in features. A procedural macro's dependencies,
+/// not optimised, are other units.
 type Identity<'a> = (&'a str, &'a str, &'a str, &'a str);
 
 impl Graph {
@@ -94,7 +94,7 @@ pub(super) fn all() -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// The release is a feature: a variable in `.cargo/config.toml` does not reach `cargo install`.
+/// A feature: `.cargo/config.toml` does not reach `cargo install`.
 fn without_cuda_release(first: &Graph) -> Option<Finding> {
     let is_linked = |unit: &&Unit| {
         unit.target.name == "cudarc" && unit.target.kind == ["lib"] && unit.profile.opt_level != "0"

@@ -32,7 +32,7 @@ pub(super) fn chapters(tree: &Tree) -> Vec<Finding> {
     missing.map(|page| book.finding(1, "chapters", format!("lacks {page}"))).collect()
 }
 
-/// The page of errors is the sources', and each error has a remedy.
+/// The page matches the sources, and each error has a remedy.
 pub(super) fn errors(tree: &Tree) -> Vec<Finding> {
     let text = tree.get(errors::PAGE).map_or("", String::as_str);
     let page = File { path: errors::PAGE, text };
@@ -153,7 +153,7 @@ pub(super) fn machine_paths(file: &File) -> Vec<Finding> {
     file.lines().filter_map(breach).collect()
 }
 
-/// Finds `/name/` at a path's start, not within a path or address.
+/// `/name/` at a path's start, not within a path or address.
 fn names_root_folder(line: &str, name: &str) -> bool {
     let path = format!("/{name}/");
     let inside_a_path = |c: char| c.is_alphanumeric() || "._-~*})]>".contains(c);

@@ -1,5 +1,5 @@
-//! Rules that keep promises true: tests named by ARCHITECTURE.md and by heads of Rust files exist; only its adapter
-//! uses an adapter's library.
+//! Rules for promises: tests named by ARCHITECTURE.md and heads of Rust files exist; only its adapter uses an adapter's
+//! library.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ const NAMED: &str = "invariant-names-its-test";
 const NAMED_IN_HEAD: &str = "head-names-its-test";
 const FOREIGN: &str = "library-stays-in-its-adapter";
 
-/// Every invariant names a test, and named tests exist.
+/// Every invariant names an existing test.
 pub(super) fn named_tests(architecture: &File, tests: &BTreeSet<&str>) -> Vec<Finding> {
     let section = architecture.lines().skip_while(|(_, line)| *line != "## Invariants").skip(1);
     let section: Vec<_> = section.take_while(|(_, line)| !line.starts_with("## ")).collect();
@@ -28,7 +28,7 @@ pub(super) fn named_tests(architecture: &File, tests: &BTreeSet<&str>) -> Vec<Fi
     findings
 }
 
-/// Tests named in parentheses in a file's head exist.
+/// In parentheses.
 pub(super) fn named_in_head(file: &File, tests: &BTreeSet<&str>) -> Vec<Finding> {
     let mut fenced = false;
     let mut head = Vec::new();
@@ -91,7 +91,7 @@ pub(super) fn all_tests(tree: &BTreeMap<String, String>) -> BTreeSet<&str> {
     texts.flat_map(|text| rust_files::tests_in(text).map(|(_, name)| name).chain(promised(text))).collect()
 }
 
-/// Calls of `promises!` end with a brace at the beginning of a line.
+/// A call of `promises!` ends with a brace at the beginning of a line.
 fn promised(text: &str) -> impl Iterator<Item = &str> {
     let calls = text.split("\npromises! {\n").skip(1).filter_map(|rest| rest.split("\n}").next());
     let words = calls.flat_map(|call| call.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));

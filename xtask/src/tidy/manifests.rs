@@ -17,9 +17,9 @@ const ARROWS: [Arrows; 22] = [
     Arrows { from: "pager-replay", to: &["pager"], tests_to: &[] },
     Arrows { from: "backend-offload", to: &["pager"], tests_to: &[] },
     Arrows { from: "host-optim", to: &["backend-offload"], tests_to: &[] },
-    // Not for linking: programs load it at run time, as the driver.
+    // Never linked: loaded at run time, as the driver.
     Arrows { from: "stand-in", to: &[], tests_to: &[] },
-    // Tests of `backend-offload`, which must not know its users: on the stand-in, the CPU and Vulkan.
+    // Tests of `backend-offload`, which must not know its users.
     Arrows { from: "offload-tests", to: &[], tests_to: &["backend-offload", "pager", "pager-replay"] },
     Arrows { from: "on-vulkan", to: &[], tests_to: &["backend-offload", "host-optim", "pager"] },
     Arrows { from: "durable", to: &[], tests_to: &[] },
@@ -29,7 +29,7 @@ const ARROWS: [Arrows; 22] = [
     Arrows { from: "runs", to: &["backend-offload", "durable", "models", "tokenizer"], tests_to: &[] },
     Arrows {
         from: "train",
-        // Plans replay recordings, which belong to the pager, not to a device.
+        // Plans replay recordings, which belong to the pager.
         to: &[
             "backend-offload",
             "durable",
@@ -43,7 +43,6 @@ const ARROWS: [Arrows; 22] = [
         ],
         tests_to: &[],
     },
-    // The code of `train`, for its unit tests.
     Arrows {
         from: "train-units",
         to: &[],
@@ -65,7 +64,7 @@ const ARROWS: [Arrows; 22] = [
         tests_to: &["backend-offload", "models", "runs", "tokenizer", "train", "web"],
     },
     Arrows { from: "web", to: &[], tests_to: &[] },
-    // The library of `train` has compiled the models for all devices.
+    // It has compiled the models for all devices.
     Arrows {
         from: "serve",
         to: &["backend-offload", "models", "runs", "tokenizer", "train", "web"],
@@ -104,7 +103,6 @@ fn member_findings(member: &Member, members: &[Member]) -> Vec<Finding> {
     let refused = |dependency: &&Dependency| {
         let ours = members.iter().any(|other| other.name == dependency.name);
         let name = dependency.name.as_str();
-        // A crate's tests may enable more of its features.
         let itself = dependency.dev && name == member.name;
         let allowed = arrows.to.contains(&name)
             || EVERYWHERE.contains(&name)

@@ -1,4 +1,4 @@
-//! Rules for single Rust files: header, length, names of files, modules and tests, muted lints, one path per item.
+//! Rules for Rust files: header, length, names of files, modules and tests, muted lints, one path per item.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ const NAMES_WITHOUT_MEANING: [&str; 6] = ["utils", "helpers", "common", "base", 
 /// Beginnings that postpone a test's subject.
 const LATE_SUBJECTS: [&str; 4] = ["of_", "that_", "those_", "there_"];
 
-/// Folders whose structs are types with a purpose, not records of a report or a configuration.
+/// Folders of types with a purpose, not records of a report or a configuration.
 const FEW_FIELDS: [&str; 8] = [
     "backend-offload/pager/src/",
     "backend-offload/src/cubecl/",
@@ -127,7 +127,7 @@ fn second_paths(file: &File) -> Vec<Finding> {
     file.lines().filter_map(breach).collect()
 }
 
-/// Finds structs with many fields. A formatted struct has one field a line and ends with a brace at its own depth.
+/// A formatted struct has one field a line and ends with a brace at its own depth.
 fn many_fields(file: &File) -> Vec<Finding> {
     let is_test = file.path.contains("/tests/");
     if is_test || !FEW_FIELDS.iter().any(|folder| file.path.starts_with(folder)) {

@@ -1,5 +1,5 @@
-//! Needs that some machines do not meet. No test is skipped silently: it reports the need on standard error and leaves
-//! a line for `cargo xtask test`, or fails if the need is required.
+//! Needs that some machines do not meet. No test is skipped silently: it reports the need, and leaves a line for `cargo
+//! xtask test` or, if the need is required, fails.
 
 use std::{
     env, fmt,
@@ -153,7 +153,7 @@ impl Need {
         if let Some(file) = env::var_os(NOT_RUN) {
             let mut file =
                 OpenOptions::new().append(true).create(true).open(file).expect("a file for the summary");
-            // A single write: lines of concurrent tests stay whole.
+            // A single write: concurrent lines stay whole.
             file.write_all(format!("{self}\t{test}\n").as_bytes()).expect("a line for the summary");
         }
         false

@@ -39,7 +39,7 @@ impl CubeKernel for Nothing {
     }
 }
 
-/// Nanoseconds that the wrapper adds to a launch of eight managed buffers: median, and 90th percentile of rounds.
+/// Nanoseconds added to a launch of eight managed buffers: median, and 90th percentile of rounds.
 pub fn of_a_launch(device: &WgpuDevice) -> [f64; 2] {
     let mut bare = Inner::init(device.to_id());
     let mut wrapped = OffloadServer::<Inner>::init(device.to_id());

@@ -18,12 +18,12 @@ use offload_burn_22::{OffloadConfig, OffloadServer, WgpuBackend, WgpuDevice, Wgp
 use proof::counted::{COUNTS, Counted};
 use proof::programs;
 
-/// By WGSL: the software driver of Debian 12 crashes in kernels that CubeCL 0.11 compiles to SPIR-V.
+/// WGSL: Debian 12's software driver crashes in kernels that CubeCL 0.11 compiles to SPIR-V.
 type Plain = WgpuServer<WgslCompiler>;
 type Spilling = OffloadServer<Plain>;
 type Watched = OffloadServer<Counted<Plain>>;
 
-/// Launches that clients issued, counted by CubeCL before any server sees them.
+/// Launches that clients issued, counted by CubeCL itself.
 #[derive(Default)]
 struct Issued(AtomicU64);
 
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             println!("digest={:016x}", programs::run(program, &device, || ()));
         }
         [program, "spill", budget] => {
-            // The plain server's cuts of fused kernels, to compare bits with it.
+            // With the plain server's cuts of fused kernels, bits are comparable.
             let config = OffloadConfig::new().device_budget(budget.parse()?).plain_fusion();
             offload_burn_22::configure::<Plain>(gpu.to_id(), config)?;
             provide::<Spilling>()?;

@@ -1,4 +1,4 @@
-//! Programs whose weights tell any changed bit: an MLP and a small transformer, both trained under autodiff.
+//! Programs whose weights reveal any changed bit: an MLP and a small transformer, both trained under autodiff.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
@@ -32,7 +32,7 @@ fn data(shape: &[usize], seed: u64) -> TensorData {
     TensorData::new(values, shape.to_vec())
 }
 
-/// Runs a program by name on a device with autodiff. Returns a digest of losses and weights, in bits.
+/// Runs a program by name on a device with autodiff. Returns a digest of losses and weights.
 pub fn run(name: &str, device: &Device, after_step: impl FnMut()) -> u64 {
     device.seed(7);
     match name {
@@ -88,7 +88,7 @@ fn train<M: Module>(mut model: M, loss: impl Fn(&M) -> Tensor<1>, mut after_step
     digest.0
 }
 
-/// FNV-1a over the bytes of tensors.
+/// FNV-1a over tensors' bytes.
 struct Digest(u64);
 
 impl Digest {

@@ -1,4 +1,4 @@
-//! Burn 0.22 programs over a wrapped server on Vulkan. Each runs in a process of its own: a device starts once.
+//! Burn 0.22 programs over a wrapped server on Vulkan, each in its own process: a device starts once.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -71,7 +71,7 @@ fn every_launch_allocation_read_and_write_passes_the_wrapper() {
         let [launches, allocations, read, written] = wrapped;
         assert_eq!(launches, number(&said, "issued"), "{program}: CubeCL's own count");
         assert_eq!([launches, read, written], [inner[0], inner[2], inner[3]], "{program}: {said:?}");
-        // A buffer takes memory at its first use: some are dropped before.
+        // A buffer takes memory at its first use; some are dropped before.
         assert!(inner[1] <= allocations && inner[1] * 10 > allocations * 7, "{program}: {said:?}");
         assert_eq!(said["plain_server"], "false", "{program}");
     }
@@ -82,7 +82,7 @@ fn a_launch_that_fits_costs_less_than_a_microsecond_more() {
     if lacks_vulkan() {
         return;
     }
-    // The median over pairs of rounds: another program on the machine disturbs both alike.
+    // Paired rounds: another program on the machine disturbs both alike.
     let said = run(&["cost"]);
     assert!(number(&said, "median_ns") < 1000, "{said:?}");
 }

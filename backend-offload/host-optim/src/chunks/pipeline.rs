@@ -1,7 +1,7 @@
-//! Transfers of several states' chunks: one chunk is read while another is changed and a third written.
+//! Transfers of several states' chunks: one is read while another is changed and a third written.
 //!
 //! Reads run ahead as far as buffers permit (`the_next_states_chunks_are_read_during_a_step_within_three_chunks`). The
-//! thread that changes a chunk computes checksums, so the disk does not wait. A failure affects only its own state
+//! thread that changes a chunk computes checksums: the disk does not wait. A failure affects its own state alone
 //! (`a_failed_chunk_transfer_fails_its_own_state_and_no_other`).
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) struct Pipeline {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Dropping these channels stops the threads.
+/// Their drop stops the threads.
 #[derive(Debug)]
 struct Channels {
     to_read: Sender<PageBuffer>,
@@ -89,7 +89,7 @@ impl Pipeline {
         assert!(channels.to_write.send(job).is_ok(), "{UNTIL_DROPPED}");
     }
 
-    /// Verifies the checksum. Discards unused chunks of earlier states.
+    /// Verifies the checksum. Discards earlier states' unused chunks.
     pub(super) fn next_chunk(&mut self, state: &Arc<ChunkStore>) -> Result<PageBuffer, OffloadError> {
         let channels = self.channels.as_ref().expect("the state is one of its own");
         loop {
@@ -112,7 +112,7 @@ impl Drop for Pipeline {
     fn drop(&mut self) {
         self.channels = None;
         for thread in self.threads.drain(..) {
-            // After a panic, the thread's states stay torn and report that.
+            // After a panic, the thread's states stay torn.
             _ = thread.join();
         }
     }
@@ -139,7 +139,6 @@ fn write_all(jobs: Receiver<WriteJob>, written: &Sender<PageBuffer>) {
         match job {
             WriteJob::Chunk { state, chunk, slab } => {
                 state.write(chunk, &slab);
-                // Fails if the reading thread has ended.
                 _ = written.send(slab);
             }
             WriteJob::StateDone { state, then } => {

@@ -1,4 +1,4 @@
-//! States on disk in small chunks, compared with states in host memory.
+//! States on disk, in small chunks, against states in host memory.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
@@ -229,8 +229,8 @@ fn in_line(disk: &DiskMemory, chunks: [usize; 3]) -> [Storage; 3] {
     })
 }
 
-/// Sets all masters to 1. Calls `within` with each chunk's number, counted over all states. Returns each state's
-/// result, and the states reported as written.
+/// Sets all masters to 1. Calls `within` with each chunk's number over all states. Returns each state's result, and the
+/// states reported as written.
 fn step_in_line(
     kept: &mut [Storage; 3],
     within: impl Fn(usize),
@@ -302,7 +302,7 @@ fn the_next_states_chunks_are_read_during_a_step_within_three_chunks() {
 #[test]
 fn a_failed_chunk_transfer_fails_its_own_state_and_no_other() {
     let (_folder, disk) = disk(16 << 20);
-    // Faults of the second state, during the step of the first or the third.
+    // The second state's faults, during the step of the first or the third.
     for (fault, transfers, seen_in) in [
         (DiskFault::Read, 1, 0),
         (DiskFault::ShortRead, 1, 0),

@@ -1,4 +1,4 @@
-//! The optimizer on Burn modules, compared with Burn's own.
+//! The optimizer on Burn modules, against Burn's own.
 
 use backend_offload::{Budget, HostMemory, Offload, OffloadConfig, host_memory};
 use burn::backend::{Autodiff, Flex, flex::FlexDevice};
@@ -192,7 +192,7 @@ fn steps_below_the_bf16_spacing_accumulate_on_the_host() {
     let mut stepped = net.clone();
     for _ in 0..400 {
         let gradients = gradients(&stepped);
-        // Far below the bf16 spacing of these weights: the lower halves count.
+        // Below the bf16 spacing of these weights: the lower halves count.
         stepped = optimizer.step(1e-5, stepped, gradients);
     }
     let difference = (net.first.weight.val() - stepped.first.weight.val()).cast(FloatDType::F32);
@@ -237,7 +237,6 @@ fn the_norm_of_all_gradients_together_is_held_to_its_limit() {
     let norm = optimizer.norm().expect("memory");
     assert!(norm > 1e-3, "{norm}");
     let clipped = optimizer.apply::<Plain, _>(1e-2, net.clone()).expect("readable");
-    // The first step has the same length; only moments differ.
     let mut unclipped = settings().init(HostMemory::unlimited());
     let full = train(net, &mut unclipped, 0..1, &device);
     let [clipped, full] =

@@ -8,7 +8,7 @@ const RULE: AdamW = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1
 const STRIDE: Stride = Stride { lr: 1e-2, scale: 1.0 };
 const LEN: usize = 1 << 10;
 
-/// Receives two shares and steps. Returns state, weights, squares, and bytes before and after the step.
+/// Returns state, weights, squares, and bytes before and after.
 fn stepped(memory: &HostMemory, format: Format) -> (HostState, Vec<bf16>, f64, [u64; 2]) {
     let ones = vec![bf16::ONE; LEN];
     let mut weights = ones.clone();

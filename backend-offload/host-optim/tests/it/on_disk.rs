@@ -1,4 +1,4 @@
-//! States on disk: the result of a step when the disk fails.
+//! States on disk: a step when the disk fails.
 
 use std::path::Path;
 
@@ -101,7 +101,7 @@ fn a_failing_disk_under_updates_leaves_nan_for_its_parameter_alone_and_reports_o
         });
         let (updates, updated): (Vec<_>, Vec<_>) = prepared.unzip();
 
-        // A state has two chunks, so the fault hits the second state.
+        // The first state has two chunks.
         disk.fail_after(2 + after, fault);
         let updates = Updates::begin(updates).expect("a thread");
         let numbers = |n: usize| updated[n].wait().into_data().to_vec::<f32>().expect("its type");

@@ -1,4 +1,4 @@
-//! Rows stepped by number, compared with the whole matrix: the same bits.
+//! Rows stepped by number: the whole matrix' bits.
 
 use backend_offload::HostMemory;
 use host_optim::{AdamW, Format, HostRows, HostState, Rule, Saved, Sgd, Stride, Values, ValuesMut};
@@ -138,7 +138,6 @@ fn rows_stepped_when_they_are_named_have_the_bits_of_rows_stepped_in_time() {
     assert_eq!(memory.usage().in_use, 0);
 }
 
-/// Pieces of the sum end within rows, and the last piece is short.
 #[test]
 fn squares_of_rows_have_the_bits_of_the_whole_matrix() {
     let memory = HostMemory::unlimited();

@@ -1,4 +1,4 @@
-//! States on slices, compared with a separate AdamW, across formats, threads and instruction sets.
+//! States on slices, against a separate AdamW, across formats, threads and instruction sets.
 
 use backend_offload::HostMemory;
 use half::bf16;
@@ -195,7 +195,7 @@ fn shares_of_a_gradient_add_up_in_f32() {
     let memory = HostMemory::unlimited();
     let weights = vec![0.0; LEN];
     let mut state = HostState::new(&memory, "w", Format::F32, Values::F32(&weights)).expect("memory");
-    // 257 has no bf16, so a sum in bf16 would lose the second share.
+    // 257 has no bf16: a sum in bf16 would lose the second share.
     for share in [256.0, 1.0] {
         state.arrive(Values::Bf16(&vec![bf16::from_f32(share); LEN])).expect("memory");
     }
@@ -264,7 +264,6 @@ fn shares_are_added_pairwise_by_their_number() {
     whole.squares().expect("memory");
     assert_eq!((whole.shares().len(), bits(&wide(&whole, 0))), (1, bits(&expected)));
 
-    // The neighbour of share 3 is on another rank.
     let part = state(3..7);
     assert_eq!(part.shares().len(), 3);
     assert_eq!(bits(&wide(&part, 0)), bits(&shares[3]));

@@ -1,4 +1,4 @@
-//! Work for `cargo xtask instructions`, which counts instructions within [`metered`]. Prints the number of operations.
+//! For `cargo xtask instructions`, which counts instructions within [`metered`]. Prints the number of operations.
 
 use pager::{Arena, BlockId, Limit, Oversized, Pager, Policy, Recording, Step};
 use pager_replay::{Machine, Replay};
@@ -8,7 +8,6 @@ use std::path::Path;
 /// Rounds to learn the program, and the steady one.
 const ROUNDS: usize = 8;
 
-/// Copies take about as long as operations.
 const MACHINE: Machine = Machine { link: 25e9, memory: 1e12, ..Machine::INSTANT };
 
 #[inline(never)]
@@ -16,8 +15,8 @@ fn metered<T>(work: impl FnOnce() -> T) -> T {
     black_box(work())
 }
 
-/// Arguments: `resident` (with `planned`, under a budget that holds it); or a recorded step, a share of its peak or a
-/// size (`16MiB`), and `ahead` for moves ahead.
+/// Arguments: `resident` (with `planned`, under a sufficient budget); or a recorded step, a share of its peak or a size
+/// (`16MiB`), and `ahead` for moves ahead.
 fn main() {
     let asked = std::env::args().nth(1).expect("a piece of work");
     let operations = match asked.split(' ').collect::<Vec<_>>()[..] {
@@ -30,7 +29,7 @@ fn main() {
     println!("{operations}");
 }
 
-/// Operations over resident blocks of a learned program; returns their number.
+/// Operations over resident blocks of a learned program.
 fn resident(budget: Limit) -> u64 {
     let mut pager = Pager::new(budget, Policy::Planned, Oversized::Refuse);
     let blocks: Vec<BlockId> = (0..50).map(|n| pager.insert(100 + n, Arena::UNPOOLED)).collect();
@@ -54,7 +53,7 @@ fn resident(budget: Limit) -> u64 {
     10 * (blocks.len() as u64 - 1)
 }
 
-/// A repeated step with a share of its peak in percent, or a size; returns its operations.
+/// A repeated step with a share of its peak in percent, or a size.
 fn replayed(step: &str, share: &str, ahead: bool) -> u64 {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces").join(step).with_extension("trace");
     let recording = Recording::from_bytes(&std::fs::read(file).expect("a committed step")).expect("a step");

@@ -6,10 +6,9 @@
 //!   applies; the dirty period's end is the next use.
 //!
 //! No pager moves less in the long run (`no_way_of_moving_undercuts_the_bound`,
-//! `no_way_of_using_three_tiers_undercuts_the_bound_for_the_disk`). The bound may be out of reach: it divides blocks,
-//! and treats the directions as independent. Above a disk, recorded steps move at most a sixth more than its
-//! [bound](disk_bound); with 7 billion parameters, at most 3 %
-//! (`bytes_spilled_to_and_loaded_from_disk_equal_the_record`).
+//! `no_way_of_using_three_tiers_undercuts_the_bound_for_the_disk`). The bound may be out of reach: it divides blocks
+//! and separates the directions. Above a disk, recorded steps move at most a sixth more than their [bound](disk_bound);
+//! with 7 billion parameters, 3 % (`bytes_spilled_to_and_loaded_from_disk_equal_the_record`).
 
 use crate::step_bytes::Moved;
 use pager::{Event, Recording};
@@ -28,9 +27,9 @@ pub fn bound(recording: &Recording, budget: u64, times: usize) -> Vec<Moved> {
 }
 
 /// The fewest bytes to and from a disk in each step, below `above` bytes of device and host together. `bytes_in` are
-/// loaded from disk, and `bytes_out` written to it.
+/// loaded from disk, `bytes_out` written to it.
 ///
-/// The problem of [`bound`], with `above` as the budget. Contents put into host memory count from their first use.
+/// As [`bound`] with budget `above`. Contents put into host memory count from their first use.
 pub fn disk_bound(recording: &Recording, above: u64, times: usize) -> Vec<Moved> {
     let mut least = Program::unrolled(recording, times + 1).least_of_both(above);
     least.truncate(if recording.repeats() { times } else { least.len() });
@@ -47,13 +46,12 @@ struct Access {
 pub(crate) struct Instance {
     pub bytes: u64,
     uses: Vec<Access>,
-    /// Put on the host before its first use.
     begins_away: bool,
     /// The operation before its end.
     freed: Option<usize>,
 }
 
-/// A period in which bytes kept on the device cost nothing.
+/// While bytes kept on the device cost nothing.
 #[derive(Debug, Clone, Copy)]
 struct Stay {
     block: usize,
@@ -158,8 +156,8 @@ impl Program {
         }
     }
 
-    /// Bytes of blocks without room in `budget` next to an operation's operands. Each `further` range adds blocks that
-    /// its operations use and `counts` accepts, once each, and yields a sum. Only whole blocks have room: room is a
+    /// Bytes of blocks without room in `budget` next to an operation's operands. Each `further` range adds the blocks
+    /// of its operations that `counts` accepts, once each, and yields a sum. Only whole blocks have room: room is a
     /// multiple of their common divisor.
     pub fn without_place(
         &self,
@@ -194,8 +192,7 @@ impl Program {
         sums.collect()
     }
 
-    /// The fewest bytes of both directions, by step; contents that begin on the host are free. The last counted round
-    /// needs a successor.
+    /// The fewest bytes by step. Contents that begin on the host are free; the last counted round needs a successor.
     fn least_of_both(&self, budget: u64) -> Vec<Moved> {
         let ins = self.least(budget, &self.stays(), true);
         let outs = self.least(budget, &self.eras(), false);
@@ -203,7 +200,7 @@ impl Program {
         moved.map(|(bytes_in, bytes_out)| Moved { bytes_in, bytes_out }).collect()
     }
 
-    /// Contents that come from the host at their first use, by step.
+    /// Contents that come from the host at first use, by step.
     fn arriving(&self) -> Vec<u64> {
         let mut arriving = vec![0; self.steps.len() + 1];
         for instance in self.blocks.iter().filter(|instance| instance.begins_away) {
@@ -247,13 +244,13 @@ impl Program {
         eras
     }
 
-    /// Bytes that cannot stay, by the step of their move: at the stay's end if `at_end`, else at its beginning.
+    /// Bytes that cannot stay, by the step of their move: the stay's last if `at_end`, else its first.
     fn least(&self, budget: u64, stays: &[Stay], at_end: bool) -> Vec<u64> {
         let mut moved = vec![0u64; self.steps.len() + 1];
         let mut order: Vec<usize> = (0..stays.len()).collect();
         order.sort_by_key(|n| stays[*n].from);
         let mut beginning = order.into_iter().peekable();
-        // Open stays by end, remaining bytes of each stay, the latest stay of each block.
+        // Open stays by end, each stay's remaining bytes, each block's latest stay.
         let mut open: BTreeSet<(usize, usize)> = BTreeSet::new();
         let mut left: Vec<u64> = stays.iter().map(|stay| stay.bytes).collect();
         let mut within: Vec<Option<usize>> = vec![None; self.blocks.len()];
@@ -263,8 +260,8 @@ impl Program {
                 open.remove(&(until, stay));
                 staying -= left[stay];
             }
-            // An operand within a stay counts among the staying bytes. Its other bytes take room too, but this rule
-            // cannot count them.
+            // An operand within a stay counts among the staying bytes. Its other bytes take room too, uncounted by this
+            // rule.
             let counts = |block: &&usize| within[**block].is_none_or(|stay| stays[stay].until <= operation);
             let room =
                 budget.saturating_sub(operands.iter().filter(counts).map(|n| self.blocks[*n].bytes).sum());
@@ -288,7 +285,7 @@ impl Program {
     }
 }
 
-/// The greatest common divisor; with zero, the other number.
+/// With zero, the other number.
 fn common_divisor(one: u64, other: u64) -> u64 {
     one.checked_rem(other).map_or(one, |rest| common_divisor(other, rest))
 }

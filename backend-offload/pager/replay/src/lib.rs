@@ -1,7 +1,7 @@
 //! Replays recorded programs under budgets, and bounds any pager.
 //!
-//! - [`Replay`] runs a [`Recording`](pager::Recording) with the real pager. On a [`Machine`], moves take time.
-//! - [`bound`](bound()) and [`disk_bound`] return the fewest bytes, [`Pace`] the least time of a step.
+//! - [`Replay`] runs a [`Recording`](pager::Recording) with the real pager, in the time of a [`Machine`].
+//! - [`bound`](bound()) and [`disk_bound`] return the fewest bytes of a step, [`Pace`] its least time.
 
 mod bound;
 mod pace;

@@ -1,8 +1,8 @@
-//! The pace: the least time of a step on a machine, however its bytes move (`no_step_takes_less_than_the_least`).
+//! The least time of a step on a machine, however its bytes move (`no_step_takes_less_than_the_least`).
 //!
 //! A step takes at least as long as its operations, and as the fewest bytes of either direction. It also waits where
-//! little arithmetic uses or makes many blocks: those without room during an operation come after it, or leave before
-//! it. Waits of disjoint ranges add up.
+//! little arithmetic uses or makes many blocks: those without room during an operation come after it, or leave before.
+//! Waits of disjoint ranges add up.
 //!
 //! A step of 16,384 tokens takes at most 1.10 times its longest part (operations, copies in, copies out); at 25 % of
 //! its memory, 1.20 times (`steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts`).
@@ -18,7 +18,7 @@ const ONE_BY_ONE: usize = 2048;
 /// Parts of longer steps; each adds two possible ends.
 const PARTS: usize = 256;
 
-/// Rounds of a step: a first, those measured, a successor.
+/// A first round, those measured, a successor.
 const ROUNDS: usize = 4;
 
 const LOOKED_AT: usize = ROUNDS - 2;
@@ -29,7 +29,7 @@ pub struct Pace<'r> {
     recording: &'r Recording,
     machine: Machine,
     program: Program,
-    /// Operations where ranges begin and end: the measured rounds and the operation after them.
+    /// Operations where ranges begin and end: the measured rounds', and the next.
     places: Vec<usize>,
     /// Time of all operations before each place, without and with its own.
     spent: Vec<[f64; 2]>,
@@ -48,14 +48,13 @@ impl<'r> Pace<'r> {
             let flops = program.flops[operation] as f64;
             (flops / machine.flops).max(operands(operation) as f64 / machine.memory)
         };
-        // The first and the largest operation of each part; the largest leaves the least room.
+        // Each part's first operation, and its largest, which leaves the least room.
         let length = (end - begin) / LOOKED_AT;
         let parts = if length > ONE_BY_ONE { PARTS } else { length };
         let part = |n: usize| begin + n * length / parts..begin + (n + 1) * length / parts;
         let largest = |n: usize| part(n).max_by_key(|operation| operands(*operation));
         let places: BTreeSet<usize> =
             (0..LOOKED_AT * parts).flat_map(|n| [Some(part(n).start), largest(n)]).flatten().collect();
-        // The last range ends where the next round begins.
         let places: Vec<usize> = places.into_iter().chain([end]).collect();
         let mut spent: Vec<[f64; 2]> = Vec::new();
         let mut after = begin;
@@ -64,7 +63,6 @@ impl<'r> Pace<'r> {
             spent.push([before, before + takes(*place)]);
             after = place + 1;
         }
-        // The same rounds of a program from its beginning.
         let rounds = recording.events.split(|event| *event == Event::Step);
         let (skipped, taken) = if recording.repeats() { (0, 1) } else { (1, LOOKED_AT) };
         let reads = rounds.skip(skipped).take(taken).flatten();
@@ -104,7 +102,7 @@ impl<'r> Pace<'r> {
         link.max(self.arithmetic() + waits)
     }
 
-    /// Bytes with earlier contents that must come between a place and a later one, by first place and distance.
+    /// Bytes with earlier contents that must come between two places, by first place and distance.
     fn coming(&self, budget: u64) -> Vec<Vec<u64>> {
         let Self { program, places, .. } = self;
         let each = places.iter().enumerate().map(|(first, place)| {
@@ -115,7 +113,7 @@ impl<'r> Pace<'r> {
         each.collect()
     }
 
-    /// Bytes written from a place on and held at a later one that must leave before it, by later place and distance.
+    /// Bytes written from one place on, held at another, that must leave in between; by later place and distance.
     fn leaving(&self, budget: u64) -> Vec<Vec<u64>> {
         let Self { program, places, .. } = self;
         let each = places.iter().enumerate().map(|(last, place)| {

@@ -1,7 +1,7 @@
 //! Replays a recording with the real pager.
 //!
-//! The host is unlimited unless [above a disk](Replay::above_a_disk). Moves end at once, or take time
-//! [`on`](Replay::on) a machine, in parallel with operations.
+//! The host is unlimited unless [above a disk](Replay::above_a_disk). Moves end at once, or [take time](Replay::on) in
+//! parallel with operations.
 
 use crate::step_bytes::{Moved, StepBytes};
 use crate::timeline::{Elapsed, Machine, StepTimeline, Timeline};
@@ -50,7 +50,7 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Makes moves take this machine's time, with prefetch.
+    /// Makes moves take time, with prefetch.
     #[must_use]
     pub fn on(mut self, machine: Machine) -> Self {
         self.pager.look_ahead(true);
@@ -70,7 +70,7 @@ impl<'r> Replay<'r> {
         Rooms { host, disk, page: 1 }
     }
 
-    /// Runs the recording; a single repeating step runs `times` over.
+    /// Runs the recording; a single repeating step `times` over.
     ///
     /// # Errors
     /// If the budget is too small for an operation, or the recording contradicts itself.
@@ -138,7 +138,7 @@ impl<'r> Replay<'r> {
         &mut self.pager
     }
 
-    /// Begins the next round: roles pass to their next blocks, other blocks are freed.
+    /// Begins the next round: roles pass to their next blocks; others are freed.
     fn carry(&mut self, carried: usize) -> Result<(), Fault> {
         let mut next = vec![None; carried];
         for event in &self.recording.events {
@@ -178,7 +178,7 @@ impl<'r> Replay<'r> {
             }
             Event::Written(block) => {
                 let block = self.blocks[block].ok_or(unknown())?;
-                // It was on the device when recorded, but may not be now.
+                // When recorded it was on the device.
                 if self.pager.get(block).is_some_and(Block::is_on_device) {
                     self.pager.wrote(block)?;
                 }
@@ -223,7 +223,6 @@ impl<'r> Replay<'r> {
         Ok(())
     }
 
-    /// Spills until `bytes` have room on a host above a disk.
     fn make_host_room(&mut self, bytes: u64) -> Result<(), Stop> {
         if self.host == Limit::NONE {
             return Ok(());
@@ -239,7 +238,7 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Cancels the load in progress, whose host memory may be the missing bytes.
+    /// Cancels the load in progress, which may hold the missing bytes.
     fn give_up_loading(&mut self, stop: Stop) -> Result<(), Stop> {
         match stop {
             Stop::Shortage(Shortage::TierFull { .. }) if let Some((token, _)) = self.pager.loading() => {

@@ -41,7 +41,6 @@ impl StepBytes {
     }
 }
 
-/// Bytes by step, as differences of a counter.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     pub steps: Vec<Moved>,
@@ -58,7 +57,6 @@ impl Meter {
     }
 }
 
-/// Bytes by step, as sums.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub steps: Vec<u64>,

@@ -1,4 +1,4 @@
-//! Properties of the planned policy on small programs, and of the bounds.
+//! The planned policy on small programs, and the bounds.
 
 use crate::{Machine, Moved, Pace, Replay, bound, disk_bound};
 use pager::{Arena, BadRecording, BlockId, Event, Limit, Operand, Policy, Recording, Step, Tier};

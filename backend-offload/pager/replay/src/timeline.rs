@@ -1,15 +1,15 @@
-//! The time of a replayed program on a machine: serial operations, and one parallel copy engine per direction.
+//! The time of a replayed program: serial operations, and one parallel copy engine per direction.
 //!
-//! Copies off the device free memory at their end; copies onto it take memory when queued. The program waits for
-//! operands, reads, and new parameters of the host optimizer. A disk does one transfer at a time. The program waits for
-//! loads and all but the last buffers of spills, never for transfers ahead. Optimizer states use the disk's idle time
+//! A copy off the device frees memory at its end; one onto it takes memory when queued. The program waits for operands,
+//! reads, new parameters of the host optimizer, loads from disk, and all but the last buffers of spills. A disk does
+//! one transfer at a time. Optimizer states use its idle time
 //! (`states_on_the_disk_pass_in_the_time_that_blocks_leave_and_are_waited_for_with_their_contents`).
 
 use pager::{BlockId, Token};
 use std::collections::{HashMap, VecDeque};
 
-/// Speeds of a machine, in bytes per second unless stated otherwise. An operation takes the longer of its times for
-/// arithmetic and operands.
+/// Speeds in bytes per second unless stated otherwise. An operation takes the longer of its times for arithmetic and
+/// operands.
 #[derive(Debug, Clone, Copy)]
 pub struct Machine {
     /// Over the link, in each direction.
@@ -38,7 +38,7 @@ impl Machine {
     };
 }
 
-/// The most unwritten bytes of a spill that counts as done: six buffers.
+/// Unwritten bytes of a spill that counts as done: six buffers.
 const BEHIND: f64 = 6.0 * (4 << 20) as f64;
 
 /// Times of one step, in seconds.
@@ -58,7 +58,7 @@ pub struct Elapsed {
     pub disk: f64,
 }
 
-/// One step, in seconds from its beginning. Copies may cross its ends.
+/// In seconds from its beginning. Copies may cross its ends.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepTimeline {
     /// Begin of operations, and bytes on the device then.
@@ -86,17 +86,15 @@ pub(crate) struct Timeline {
     machine: Machine,
     now: f64,
     free: Free,
-    /// With their ends.
     leaving: VecDeque<(Token, f64)>,
     arrivals: HashMap<BlockId, f64>,
-    /// When bytes read ahead arrive.
     loaded: f64,
     step: OpenStep,
     pub steps: Vec<Elapsed>,
     pub latest: StepTimeline,
 }
 
-/// When the engines finish their queues.
+/// When engines finish their queues.
 #[derive(Debug, Default)]
 struct Free {
     out: f64,
@@ -170,7 +168,7 @@ impl Timeline {
         self.wait_until(self.free.host);
         let passes = bytes as f64 * self.machine.states / self.machine.disk;
         if passes > 0.0 {
-            // Since the step began the disk was busy with blocks, or with these and earlier states.
+            // The disk was busy with blocks, these and earlier states.
             self.step.elapsed.disk += passes;
             self.wait_until(self.step.began + self.step.elapsed.disk);
         }
@@ -182,12 +180,12 @@ impl Timeline {
         self.wait_until(self.free.disk - BEHIND / self.machine.disk);
     }
 
-    /// Begins to write what fits into free buffers; does not wait.
+    /// Begins to write as much as free buffers hold.
     pub fn writes_ahead(&mut self, bytes: u64) -> u64 {
         self.begins_ahead(bytes)
     }
 
-    /// Begins to read what fits into free buffers; does not wait.
+    /// Begins to read as much as free buffers hold.
     pub fn loads_ahead(&mut self, bytes: u64) -> u64 {
         let begins = self.begins_ahead(bytes);
         if begins > 0 {
@@ -209,7 +207,7 @@ impl Timeline {
         begins
     }
 
-    /// Waits for `bytes` from the disk; with 0, for bytes read ahead.
+    /// Waits for `bytes` from the disk; with 0, for those read ahead.
     pub fn loads(&mut self, bytes: u64) {
         self.moves_on_disk(bytes);
         self.wait_until(if bytes > 0 { self.free.disk } else { self.loaded });

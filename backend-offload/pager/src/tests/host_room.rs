@@ -1,4 +1,4 @@
-//! Room on the host for memory of the program's own: all steps towards it, or none.
+//! Room on the host for the program's own memory: all steps, or none.
 
 use super::*;
 
@@ -73,7 +73,7 @@ fn a_disk_copy_is_dropped_only_for_a_block_that_spills_into_its_place() {
     assert_eq!([HOST, DISK].map(|tier| pager.ledger().held(tier)), [0, 50]);
 }
 
-/// A copy in progress may become room, so the pager waits before any spill.
+/// A copy in progress may become room.
 #[test]
 fn copies_under_way_land_before_a_room_is_judged() {
     let (mut pager, [clean, resting]) = on_host([10, 30]);

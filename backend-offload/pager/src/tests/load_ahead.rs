@@ -23,7 +23,7 @@ fn begin_ahead(sweep: &mut Sweep) -> Option<BlockId> {
     }
 }
 
-/// Sweeps over blocks written once, half of which fit the host. With `ahead`, each operation loads at most one.
+/// Blocks are written once, and half fit the host. With `ahead`, each operation loads at most one.
 fn swept(policy: Policy, ahead: bool) -> Sweep {
     let mut sweep = Sweep::new(policy, 200, 1000);
     for block in sweep.blocks.clone() {
@@ -60,7 +60,6 @@ fn a_block_is_loaded_ahead_only_if_its_next_use_is_known() {
     }
 }
 
-/// A sweep with a load in progress.
 fn under_way() -> (Sweep, BlockId) {
     let mut sweep = swept(Policy::Planned, true);
     let block = (0..BLOCKS).find_map(|n| {

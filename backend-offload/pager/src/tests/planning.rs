@@ -1,8 +1,7 @@
-//! Properties of the planned policy on programs that repeat.
+//! The planned policy on programs that repeat.
 
 use super::*;
 
-/// Reproducible pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -23,7 +22,6 @@ enum Request {
     Hinted(usize, Preference),
 }
 
-/// Requests that name blocks by birth.
 #[derive(Default)]
 struct Program {
     requests: Vec<Request>,
@@ -59,7 +57,8 @@ impl Program {
     }
 }
 
-/// Steps of random programs repeat, change, and come back; every other program hints. In tests the pager compares every victim with a full search.
+/// Random steps repeat, change, and come back; every other program hints. In tests the pager compares every victim with
+/// a full search.
 #[test]
 fn the_first_in_order_is_the_one_a_look_at_all_blocks_finds() {
     let mut chosen = 0;

@@ -5,7 +5,7 @@ use super::*;
 const HOST: Tier = Tier::Host;
 const DISK: Tier = Tier::Disk;
 
-/// Takes an operation's steps, and checks after each that host and disk suffice.
+/// Checks after each step that host and disk suffice.
 fn operate_above_a_disk(
     pager: &mut Pager,
     operands: &[BlockId],

@@ -5,7 +5,6 @@ use super::*;
 pub(super) const HOST: Tier = Tier::Host;
 pub(super) const DISK: Tier = Tier::Disk;
 
-/// Blocks of 10 bytes.
 pub(super) const BLOCKS: usize = 40;
 const ROUNDS: usize = 6;
 
@@ -18,7 +17,6 @@ pub(super) struct Sweep {
     pub waited_for: Waited,
 }
 
-/// Bytes that operations waited for.
 #[derive(Default)]
 pub(super) struct Waited {
     pub loaded: u64,
@@ -53,7 +51,7 @@ impl Sweep {
         self.waited_for.written += after.disk.bytes_to_disk - before.disk.bytes_to_disk;
     }
 
-    /// Sweeps `ROUNDS` times, with `after` after each operation.
+    /// `ROUNDS` times, with `after` after each operation.
     pub fn run(mut self, mut after: impl FnMut(&mut Self, BlockId)) -> Self {
         for round in 0..ROUNDS {
             for n in (0..BLOCKS).chain((0..BLOCKS).rev()) {

@@ -3,7 +3,7 @@
 use super::sweep::{BLOCKS, DISK, HOST, Sweep};
 use super::*;
 
-/// Sweeps over blocks written each time. With `ahead`, each operation writes at most one.
+/// Blocks are written each time. With `ahead`, each operation writes at most one.
 fn swept(policy: Policy, host: u64, disk: u64, ahead: bool) -> Sweep {
     Sweep::new(policy, host, disk).run(|sweep, block| {
         let rooms = sweep.rooms();

@@ -47,7 +47,7 @@ fn operations_of_a_program_that_fits_allocate_nothing() {
         }
         pager.mark_step();
     };
-    // The trace has grown to a power of two and will not reallocate soon.
+    // The trace will not reallocate soon.
     (0..30).for_each(|_| step());
     let before = ALLOCATIONS.get();
     (0..10).for_each(|_| step());

@@ -1,7 +1,7 @@
 //! Copies on two streams, one per direction, ordered by events.
 //!
-//! The runtime hides its streams. So a stream's handle is read from the server's debug text just after its begin.
-//! Without it, the stream's buffers are copied in line with its work.
+//! The runtime hides its streams. A stream's handle is read from the server's debug text just after its begin. If that
+//! fails, the stream's buffers are copied in line with its work.
 
 use crate::cubecl::copy_streams::{CopyStreams, Rows};
 use cubecl_core::Runtime;
@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Launches upload through the same engine, so they wait for one piece, not a block.
+/// Launches upload through the same engine: they wait for one piece, not a block.
 const PIECE: usize = 4 << 20;
 
 type Server = <CudaRuntime as Runtime>::Server;
@@ -37,8 +37,7 @@ struct Streams {
     back: Stream,
 }
 
-/// Events of one context that mark nothing. While blocks move, each launch records one: creating and destroying them
-/// would be two driver calls more.
+/// Spare events of one context: creating and destroying one per launch would cost two driver calls.
 #[derive(Debug, Default)]
 struct EventPool(Mutex<Vec<Handle>>);
 
@@ -57,7 +56,7 @@ impl EventPool {
         let free = self.free().pop();
         let handle = match free {
             Some(handle) => handle,
-            // Nothing reads its time, which would cost the device a write.
+            // Recording a time would cost the device a write.
             None => Handle(result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?),
         };
         let event = Event { handle, pool: self.clone() };
@@ -76,7 +75,7 @@ impl Drop for EventPool {
     }
 }
 
-/// A point in a stream's work. Its handle marks another point once this is dropped; waits queued until then keep theirs.
+/// A point in a stream's work. After the drop its handle marks another point; waits queued until then keep theirs.
 #[derive(Debug)]
 pub struct Event {
     handle: Handle,
@@ -106,7 +105,6 @@ impl Drop for Event {
 }
 
 impl CudaCopies {
-    /// The device's context is current: the server has used it.
     fn streams(&mut self) -> Result<Streams, DriverError> {
         if let Some(streams) = self.streams {
             return Ok(streams);
@@ -260,8 +258,7 @@ fn copy_error(error: DriverError) -> String {
     format!("a copy in parallel with the device's work: {error}")
 }
 
-/// Handles of the server's streams, if all are known. The text names each compiled kernel, so printing it takes
-/// milliseconds.
+/// Handles of the server's streams, if all are known. The text names each compiled kernel: printing takes milliseconds.
 #[derive(Debug, Default)]
 struct Handles {
     all: Option<HashSet<u64>>,
@@ -269,7 +266,7 @@ struct Handles {
 }
 
 impl Handles {
-    /// The handle of the stream that `begin` creates, unless it creates none or others appear.
+    /// The handle of the stream that `begin` creates, if exactly one appears.
     fn begun<S: Debug>(&mut self, server: &mut S, begin: &mut dyn FnMut(&mut S)) -> Option<u64> {
         let before = self.all.take().unwrap_or_else(|| stream_handles(server));
         begin(server);
@@ -277,7 +274,7 @@ impl Handles {
         let mut fresh = after.difference(&before).copied();
         let handle = fresh.next().filter(|_| fresh.next().is_none());
         self.begun += usize::from(handle.is_some());
-        // A stream that began elsewhere could be taken for the next one.
+        // Another new stream could be taken for the next one.
         self.all = (after.len() == self.begun).then_some(after);
         handle
     }

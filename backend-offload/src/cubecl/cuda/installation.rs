@@ -1,13 +1,13 @@
 //! The CUDA parts that every kernel needs: driver, run-time compiler, headers.
 //!
-//! [`CudaInstallation::missing`] decides for [`probe`](crate::probe) and reports. Libraries without a symbol cause no
+//! [`CudaInstallation::missing`] decides for [`probe`](crate::probe) and reports. A library without a symbol causes no
 //! panic. Only [`cuda_capabilities`] starts the driver.
 
 use cudarc::driver::{result, sys};
 use std::ffi::{c_int, c_void};
 use std::path::{Path, PathBuf};
 
-/// A library of CUDA, as this process loads it.
+/// A library of CUDA, as loaded by this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CudaLibrary {
@@ -30,7 +30,7 @@ pub enum CudaPart {
 }
 
 impl CudaPart {
-    /// The statement that the part is missing.
+    /// A statement that the part is missing.
     pub fn missing(self) -> &'static str {
         match self {
             Self::Driver => "the driver library libcuda is not found",
@@ -67,7 +67,7 @@ impl CudaInstallation {
         Self { root: cubecl_cuda::install::cuda_path() }
     }
 
-    /// The folder that should have `include/`.
+    /// The folder that should hold `include/`.
     pub fn root(&self) -> Option<&Path> {
         self.root.as_deref()
     }
@@ -146,9 +146,9 @@ fn file_of(_: *const c_void) -> Option<PathBuf> {
     None
 }
 
-/// Compute capabilities of all cards, in the driver's order; empty if it does not start.
+/// Compute capabilities of all cards, in the driver's order; empty if the driver does not start.
 ///
-/// Check first that [`CudaInstallation::missing`] is `None`.
+/// Requires that [`CudaInstallation::missing`] is `None`.
 pub fn cuda_capabilities() -> Vec<(u32, u32)> {
     use sys::CUdevice_attribute::{
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,

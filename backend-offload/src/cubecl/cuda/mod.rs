@@ -44,7 +44,7 @@ impl InnerRuntime for CudaRuntime {
     type CopyStreams = copies::CudaCopies;
 
     fn order(server: &mut Self::Server, waiting: StreamId, other: StreamId) -> Result<(), ServerError> {
-        // A stream waits for work queued before the allocation of a buffer it uses.
+        // A stream waits for work queued before a used buffer's allocation.
         let marker = ManagedMemoryHandle::new();
         server.initialize_memory(marker.clone(), MARKER_BYTES, other);
         let marker = Handle::from_memory(marker, other, MARKER_BYTES);
@@ -61,7 +61,7 @@ impl InnerRuntime for CudaRuntime {
         stream: StreamId,
         target: &mut [u8],
     ) -> Result<(), ServerError> {
-        // CubeCL reads through page-locked memory that no budget counts; copy into the slab directly.
+        // CubeCL's reads pass page-locked memory that no budget counts.
         block_on(server.sync(stream))?;
         let source = server.get_resource(source.binding(), stream)?;
         // SAFETY: the buffer is live, idle and of the target's size; the server has just made its context current.
@@ -74,17 +74,17 @@ impl InnerRuntime for CudaRuntime {
     }
 
     fn stream_error(server: &mut Self::Server, stream: StreamId) -> Option<ServerError> {
-        // A usage query leaves a stream's errors there; only a flush takes them.
+        // A usage query leaves a stream's errors there; a flush takes them.
         server.memory_usage(stream).err().and_then(|_| server.flush(stream).err())
     }
 
     fn launch_error(server: &mut Self::Server, stream: StreamId) -> Option<ServerError> {
-        // A flush waits for the work of the flush before.
+        // A flush waits for the previous flush's work.
         Self::stream_error(server, stream)
     }
 
     fn keep_memory(device: DeviceId, budget: Limit) {
-        // On failure each wait maps memory again: only slower.
+        // Failure costs only time: each wait maps memory again.
         if let Err(error) = pool::keep(device, budget.get().unwrap_or(u64::MAX)) {
             tracing::debug!(target: crate::journal::TARGET, "freed device memory is not kept: {error}");
         }
@@ -97,7 +97,6 @@ impl InnerRuntime for CudaRuntime {
     }
 
     fn largest_buffer(settings: &Settings, _limits: &MemoryDeviceProperties) -> u64 {
-        // Only the driver limits the pool of exact sizes.
         settings.device_memory.unwrap_or(u64::MAX)
     }
 
@@ -136,7 +135,7 @@ impl InnerRuntime for CudaRuntime {
     }
 }
 
-/// Whether this machine has an NVIDIA driver; [`probe`](crate::probe) checks the other components.
+/// Whether this machine has an NVIDIA driver; [`probe`](crate::probe) checks other components.
 pub fn cuda_driver_found() -> bool {
     // SAFETY: calls nothing in the library.
     unsafe { sys::is_culib_present() }
@@ -153,7 +152,7 @@ fn require_parts(device: &str, installation: &CudaInstallation) -> Result<(), Of
     })
 }
 
-/// Headers missing below `root`, without which autotune silently skips tensor-core kernels.
+/// Headers missing below `root`. Autotune then silently skips tensor-core kernels.
 fn without_tensor_cores(root: &Path) -> Option<String> {
     let needed = [
         ("include/mma.h", "cuda-cudart-dev-12-8"),
@@ -195,7 +194,7 @@ fn found(index: usize) -> Result<Found, result::DriverError> {
     })
 }
 
-/// The device's context, current for a moment: a kept context would hold some hundred megabytes.
+/// The device's context, current for a moment: keeping one takes some hundred megabytes.
 struct Visit {
     _within: Within,
     /// Dropped after `_within`.
@@ -222,7 +221,7 @@ impl Drop for Retained {
     }
 }
 
-/// Restores the thread's former context at its drop.
+/// A drop restores the thread's former context.
 struct Within(sys::CUcontext);
 
 impl Within {
@@ -255,7 +254,7 @@ fn page_locked(len: usize) -> Option<PinnedMemory> {
     }
 }
 
-/// Threads of the program and of other adapters drop page-locked memory too, and have no context
+/// Any thread may drop page-locked memory, and has no context
 /// (`page_locked_memory_is_freed_on_threads_without_a_context`).
 fn release_page_locked(start: NonNull<u8>, context: usize) {
     // SAFETY: the runtime's context lives until the process exits.

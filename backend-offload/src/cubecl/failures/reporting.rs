@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 impl<R: InnerRuntime> OffloadServer<R> {
-    /// For an error not yet carried by an operand.
+    /// For an error that no operand carries.
     pub(in crate::cubecl) fn new_failure(
         &mut self,
         error: Arc<OffloadError>,
@@ -63,7 +63,6 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// Forgets the failed buffer that had this memory before.
     pub(in crate::cubecl) fn forget_failure_before(&mut self, binding: &Binding) {
         if !self.failures.small.is_empty()
             && let Some(address) = self.address(binding)

@@ -54,7 +54,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
             took.iter().filter(|(id, _)| !self.device.buffers.holds(*id)).map(|(_, bytes)| bytes).sum();
 
         let arrived = self.paging.pager().counters().link.bytes_in;
-        // Released memory is spare in the right sizes.
         let ledger = self.paging.pager().ledger();
         let short = bytes > ledger.spare() && ledger.budget().allows(bytes);
         self.paging.bring_ahead(&mut self.device, &operands);
@@ -130,7 +129,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.paging.counts().failures = before.failures;
     }
 
-    /// Keeps [`UNMEASURED`] times off the disk. Costs one comparison per launch.
+    /// Keeps [`UNMEASURED`] times off the disk, for one comparison per launch.
     pub(in crate::cubecl) fn remove_unmeasured_times(&mut self, stream: StreamId) {
         let Some((owing, looks)) = self.device.profile.owed else { return };
         if owing == stream && self.device.profile.samples.is_empty() {

@@ -25,8 +25,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
 }
 
 impl<R: InnerRuntime> CubeDevice<R> {
-    /// At first use, makes a stream's pool allocate exact sizes: shared pages return to the driver only with their last
-    /// buffer. True if its copies can run in parallel.
+    /// At a stream's first use, makes its pool allocate exact sizes: a shared page returns only with its last buffer.
+    /// True if its copies can run in parallel.
     fn enter(&mut self, stream: StreamId) -> bool {
         if self.streams.has_begun(stream) {
             return false;
@@ -39,7 +39,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         self.settings.overlap && self.copies.serves(index)
     }
 
-    /// `None` if its buffers are copied in line with its work, as in autotune's samples.
+    /// `None` if its buffers are copied in line, as in autotune's samples.
     pub(in crate::cubecl) fn copies_in_parallel(&self, stream: StreamId) -> Option<usize> {
         let index = self.streams.index(stream);
         (self.settings.overlap && self.copies.serves(index) && !self.profile.is_sampling()).then_some(index)
@@ -72,7 +72,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         self.streams.ordered(waiting, other);
     }
 
-    /// Work on `stream` comes after the last use of each operand, and becomes the last use.
+    /// Orders work on `stream` after each operand's last use, which it becomes.
     pub(in crate::cubecl) fn order_operands(&mut self, operands: &[BlockId], stream: StreamId) {
         let index = self.streams.index(stream);
         self.copies.mark(index, self.streams.by_index[index].uses);
@@ -96,8 +96,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    /// Only a small buffer's owner is known. The work comes after the owner's and that of all users of its small
-    /// buffers; the owner's next work comes after it.
+    /// The work follows the owner's, and all users of its small buffers; the owner's next work follows it.
     pub(in crate::cubecl) fn order_small(&mut self, named: Named, binding: &Binding, stream: StreamId) {
         if named != Named::Small || self.streams.index(binding.stream) == self.streams.index(stream) {
             return;
@@ -113,7 +112,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         small_buffer_users.push(visit);
     }
 
-    /// Counts as the owner's work: later waits for it include these users.
+    /// Counts as the owner's work: later waits include these users.
     pub(in crate::cubecl) fn wait_for_small_buffer_users(&mut self, owner: StreamId, coming: StreamId) {
         while let Some(visit) = self.streams.next_visit(owner, coming) {
             self.order_after(owner, visit);

@@ -1,8 +1,7 @@
-//! Flex operations computed by this adapter, on all threads, for any strides.
+//! Flex operations on all threads, for any strides.
 //!
-//! Flex runs them on one thread, which took half of a small model's training step. Results have Flex's bits and layout,
-//! in new storage or an unshared operand's. So later operations take the same paths, and the ledger counts the same
-//! bytes.
+//! On Flex's one thread they took half of a small model's training step. Results have Flex's bits and layout, in new
+//! storage or an unshared operand's: later operations take the same paths, and the ledger counts the same bytes.
 //!
 //! Other operations, other types than f32, and empty tensors go to Flex.
 
@@ -239,7 +238,7 @@ fn mask_filled(handles: Vec<Handle>, shape: &Shape, value: f32) -> Result<Handle
     Ok(tensor(zip_along(shape.num_elements(), &walk, both, chosen), shape.clone()))
 }
 
-/// Adds the third operand's rows, in turn, to the first's rows named by the second.
+/// The third operand's rows, in turn, to the first's rows named by the second.
 fn select_added(handles: Vec<Handle>) -> Result<Handle, Vec<Handle>> {
     let [HandleKind::Float(to), HandleKind::Int(rows), HandleKind::Float(added)] = handles.as_slice() else {
         return Err(handles);

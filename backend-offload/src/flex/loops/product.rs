@@ -1,6 +1,6 @@
 //! Matrix products in f32: Flex's calls of `gemm`, into uninitialised memory.
 //!
-//! Flex zeroes the product first, as costly as one or two more writes. Tasks change only speed, not the order of sums.
+//! Flex zeroes the product first, which costs one or two more writes. Tasks change only speed, not the order of sums.
 
 use burn_flex::FlexTensor;
 use gemm::Parallelism;

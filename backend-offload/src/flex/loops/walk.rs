@@ -9,7 +9,7 @@ use std::array;
 use std::ops::Range;
 
 pub(super) struct Walk<const N: usize> {
-    /// Sizes and strides, row last. Dimensions that all operands step through at once are merged.
+    /// Row last. Dimensions that all operands step through alike are merged.
     dims: Vec<(usize, [isize; N])>,
     start: [isize; N],
 }
@@ -68,7 +68,6 @@ impl<const N: usize> Walk<N> {
     }
 }
 
-/// For a tensor repeated to `shape`.
 pub(super) fn repeated(own: &[usize], strides: &[isize], shape: &[usize]) -> Vec<isize> {
     let missing = shape.len() - own.len();
     let step = |n: usize| match n.checked_sub(missing) {

@@ -1,4 +1,4 @@
-//! Tests of moves that fail.
+//! Moves that fail.
 
 use super::fake_adapter::FakeAdapter;
 use crate::error::OffloadError;
@@ -7,7 +7,7 @@ use pager::{BlockId, Limit, Oversized, Place, Policy, Tier};
 
 const BYTES: u64 = 100;
 
-/// Room for one of two written blocks: the first is on the host, the second on the device, dirty.
+/// Room for one of two blocks: the first on the host, the second on the device, dirty.
 fn adapter() -> (FakeAdapter, BlockId, BlockId) {
     let (budget, modes) = (Limit::bytes(BYTES), (false, true));
     let mut adapter = FakeAdapter::new(budget, Limit::NONE, Policy::Recency, Oversized::Refuse, modes);
@@ -59,7 +59,6 @@ fn memory_taken_for_a_block_that_could_not_return_stays_counted() {
     for _ in 0..10 {
         let error = adapter.operate(&[first], 0).expect_err("damaged");
         assert!(matches!(error, OffloadError::HostCopyDamaged { .. }), "{error}");
-        // The allocator keeps the slice for the next attempt.
         assert_eq!(
             (adapter.paging.pager.ledger().resident(), adapter.paging.pager.ledger().spare()),
             (0, BYTES)
@@ -70,7 +69,7 @@ fn memory_taken_for_a_block_that_could_not_return_stays_counted() {
 
 const PAGE: u64 = 4096;
 
-/// Room for one block on the device and one on the host: the first is on the disk.
+/// Room for one block on the device and one on the host: the first is on disk.
 fn above_a_disk() -> (FakeAdapter, [BlockId; 3]) {
     let (budget, modes) = (Limit::bytes(PAGE), (false, true));
     let mut adapter = FakeAdapter::above_a_disk(
@@ -111,7 +110,7 @@ fn a_disk_that_cannot_be_read_fails_the_operation_and_loses_nothing() {
     adapter.check();
 }
 
-/// Blocks are written in the background, so a failed write is reported at the next spill.
+/// The next spill reports a failed background write.
 #[test]
 fn a_disk_that_cannot_be_written_is_reported_and_serves_once_it_can() {
     let (mut adapter, [_, second, third]) = above_a_disk();

@@ -141,7 +141,7 @@ impl FakeAdapter {
         }
     }
 
-    /// A refusal leaves all blocks in their places.
+    /// A refusal leaves all blocks in place.
     pub fn take_host(&mut self, len: usize) {
         self.device.operands.clear();
         let spilled = self.paging.pager.counters().disk.spilled;
@@ -214,7 +214,7 @@ impl FakeAdapter {
             assert!(ledger.budget().allows(ledger.reserved_peak()), "the budget holds at every moment");
         }
 
-        // An ended flight has copied, but counts only when the loop asks.
+        // An ended flight counts only when the loop asks.
         if self.device.ended.is_empty() {
             let counters = self.paging.pager.counters();
             assert_eq!(
@@ -231,7 +231,6 @@ impl FakeAdapter {
                 Place::Away(tier) => Some(tier),
                 Place::Nowhere => None,
             };
-            // The sums show that there is no other copy.
             let below = self.paging.tiers.on_disk(shadow.id);
             assert_eq!(below.is_some(), block.held().contains(Tier::Disk), "{block:?}");
             let copy = tier.map(|tier| match (&below, tier) {

@@ -1,7 +1,7 @@
 //! A small device with real bytes.
 //!
-//! One table has contents on the device, another those last written by the program. Moves complete at once or later, in
-//! any order, and fail at start or end.
+//! One table holds contents on the device, another those last written. Moves complete at once or later, in any order,
+//! and fail at start or end.
 
 use crate::paging::{Device, MoveFailure, Paging, Progress, Transfer};
 use crate::tiers::{Draft, Lease};
@@ -15,7 +15,7 @@ pub(super) enum Break {
     AtLanding,
 }
 
-/// The true state of a block, to compare with the pager's.
+/// A block's true state, to compare with the pager's.
 #[derive(Debug)]
 pub(super) struct Shadow {
     pub id: BlockId,
@@ -51,14 +51,13 @@ pub(super) struct FakeDevice {
     pub flights: Vec<Flight>,
     pub ended: Vec<(Token, Result<(), MoveFailure>)>,
     pub operands: Vec<BlockId>,
-    /// Chance decides which moves end late.
     takes_time: bool,
     chance: u64,
     pub refusals: u8,
     pub driver_panics: bool,
     pub broken_copies: u8,
     breaks: u8,
-    /// Within a move, where a panic would only fail the move.
+    /// Recorded: a panic within a move would only fail the move.
     pub broken_promises: Vec<&'static str>,
     pub copied_out: u64,
     pub copied_in: u64,
@@ -176,7 +175,7 @@ impl FakeDevice {
         Ok(())
     }
 
-    /// Records a panic that is not injected, which the loop would take for a failed move.
+    /// Records a panic that is not injected: the loop would take it for a failed move.
     fn watched<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> T {
         catch_unwind(AssertUnwindSafe(|| act(self))).unwrap_or_else(|panic| {
             self.promise(

@@ -1,4 +1,4 @@
-//! Random programs against loop and pager, checked after every operation.
+//! Random programs, checked after every operation.
 
 use super::fake_adapter::FakeAdapter;
 use crate::tiers::{Disk, SlabSource, Tiers, in_memory, scheduled};
@@ -33,7 +33,7 @@ enum Op {
     Drop {
         block: u8,
     },
-    /// The adapter notices the drop at once, in any state of the block.
+    /// The adapter notices the drop at once, in any state.
     Remove {
         block: u8,
     },
@@ -176,7 +176,7 @@ proptest! {
         adapter.close();
     }
 
-    /// Repeated programs are predicted, so moves start ahead.
+    /// Repeated programs are predicted: moves start ahead.
     #[test]
     fn any_repeated_program_reads_what_it_wrote_while_moves_are_ahead(
         budget in 600u64..4000,
@@ -213,7 +213,7 @@ const PAGE: u64 = 4096;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(suite::size().pick(32, 128, 2500)))]
 
-    /// Compares operands' contents after each operation, all others after every sixteenth.
+    /// Compares operands after each operation, all others after every sixteenth.
     fn any_program_on_pages(
         budget in 2 * PAGE..8 * PAGE,
         host in 2 * PAGE..6 * PAGE,
@@ -242,7 +242,7 @@ proptest! {
 static SPILLED: AtomicU64 = AtomicU64::new(0);
 static LOADED: AtomicU64 = AtomicU64::new(0);
 
-/// A single program may load nothing; all together load thousands of times.
+/// One program may load nothing; together they load thousands of times.
 #[test]
 fn any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers() {
     any_program_on_pages();
@@ -253,7 +253,6 @@ fn any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers() {
     );
 }
 
-/// Weights do not fit together.
 #[test]
 fn a_sweep_over_more_than_fits_is_moved_ahead() {
     let mut adapter =
@@ -310,7 +309,7 @@ fn a_repeated_program_reads_the_disk_in_the_background() {
     adapter.close();
 }
 
-/// Blocks are written each time; the host holds only a few.
+/// Blocks are written each time; the host holds a few.
 #[test]
 fn a_repeated_program_spills_in_the_background() {
     let (device, host) = (Limit::bytes(12_300), Limit::bytes(50_000));
@@ -371,7 +370,7 @@ fn a_repeated_program_loads_from_the_disk_in_the_background() {
     adapter.close();
 }
 
-/// The missing room needs two blocks on the disk, which has pages for one.
+/// The missing room is two blocks; the disk has pages for one.
 #[test]
 fn no_block_spills_for_room_that_the_disk_cannot_provide() {
     let modes = (false, true);
@@ -408,7 +407,7 @@ fn no_block_spills_for_room_that_the_disk_cannot_provide() {
     adapter.close();
 }
 
-/// All host memory is taken but a loading block's. Returns another block on the disk.
+/// Takes all host memory but a loading block's. Returns another block on disk.
 fn under_way(adapter: &mut FakeAdapter, blocks: &[BlockId]) -> BlockId {
     for id in blocks {
         adapter.operate(&[*id], 0).expect("it comes back");

@@ -56,7 +56,7 @@ impl Carriers {
     /// `None` if no carrier accepts the piece.
     ///
     /// # Safety
-    /// The piece lies in the carriers' buffers, and nothing else touches it until it has [landed](Self::landed).
+    /// The piece lies in the carriers' buffers. Nothing else touches it until it has [landed](Self::landed).
     pub(super) unsafe fn start(
         &mut self,
         slot: usize,
@@ -90,7 +90,7 @@ impl Carriers {
         }
     }
 
-    /// Waits. Returns the bytes moved, or `None` if the carrier may use the piece for ever.
+    /// Waits. Returns the bytes moved, or `None` if the carrier may keep the piece for ever.
     pub(super) fn landed(&mut self, carrier: Carrier, slot: usize, len: usize) -> Option<io::Result<usize>> {
         match carrier {
             Carrier::Ring => self.ring.as_mut().expect("it was given the piece").landed(slot),

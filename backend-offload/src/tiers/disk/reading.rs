@@ -1,4 +1,4 @@
-//! Reads blocks from the disk, piece by piece, in the caller's time or in the background.
+//! Reads blocks from the disk, piece by piece, waiting or in the background.
 //!
 //! Every read is verified (`a_changed_byte_on_the_disk_fails_the_read`). A failed background read fails no other block
 //! (`a_failed_background_read_fails_no_other_block`).
@@ -94,7 +94,7 @@ impl Spilled {
                 Some(slot) => slot,
                 None => loop {
                     if let Some(slot) = bounce.spare(self.number) {
-                        // A block of one piece has no other to overlap.
+                        // A block of one piece has nothing to overlap.
                         bounce.begin(slot, part, Direction::Read, part.len < self.len);
                         break slot;
                     }

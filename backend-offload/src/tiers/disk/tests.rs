@@ -81,7 +81,6 @@ fn a_block_in_several_parts_is_read_in_order() {
     assert!(message.contains("in use"), "{message}");
 }
 
-/// The failed piece is not the last one started.
 #[test]
 fn a_failed_piece_fails_its_block_and_takes_no_space() {
     by_each_means(64 << 20, |_, disk| check_failed_piece(disk));
@@ -105,7 +104,7 @@ fn check_failed_piece(disk: &Arc<Disk>) {
     assert!(read == block);
 }
 
-/// The kernel may refuse entries while it still moves pieces.
+/// The kernel may refuse entries while it moves pieces.
 #[test]
 fn threads_take_over_from_a_ring_that_refuses_entries() {
     let (_folder, disk) = disk(64 << 20);
@@ -166,7 +165,7 @@ fn a_changed_byte_on_the_disk_fails_the_read() {
     });
 }
 
-/// The kernel fails: unmapped memory is unreadable, and an empty file has no bytes.
+/// Unmapped memory is unreadable, and an empty file has no bytes.
 #[test]
 fn ring_and_threads_report_a_failed_read_in_the_same_words() {
     let all = std::cell::RefCell::new(Vec::new());
@@ -314,7 +313,6 @@ fn a_failed_background_piece_gives_up_only_its_own_block() {
         );
         assert_eq!((disk.usage().in_use, disk.bounce().taken()), (0, 0));
 
-        // Nothing is written before the next block gets the error.
         disk.broken.store(1, Ordering::Relaxed);
         let spilled = disk.write(&block).expect("buffers are there");
         disk.bounce().wait_for_writes(spilled.number);
@@ -412,7 +410,7 @@ fn blocks_needed_soon_displace_read_ahead_blocks_that_are_not() {
     });
 }
 
-/// The kernel cancels transfers whose thread has ended.
+/// The kernel cancels an ended thread's transfers.
 #[test]
 fn blocks_spilled_by_a_thread_that_ended_are_whole() {
     by_each_means(64 << 20, |_, disk| {

@@ -1,4 +1,4 @@
-//! Copies and fills. Page-locked memory is accessed when the copy happens, pageable memory during the call.
+//! Copies and fills. Page-locked memory is accessed at the copy, pageable memory during the call.
 
 use std::{
     ffi::{c_uchar, c_uint, c_void},
@@ -137,7 +137,6 @@ fn copy_bytes(
     copy_on_stream(kind, Rows::plain(to, size as u64), Rows::plain(from, size as u64), stream, actor)
 }
 
-/// Without a stream, returns after the copy.
 fn copy_on_stream(kind: Direction, to: Rows, from: Rows, stream: Option<u64>, actor: &'static str) -> Status {
     call(actor, CallKind::Copy, |driver| {
         let id = driver.stream(stream.unwrap_or_default(), actor)?;
@@ -222,7 +221,7 @@ impl Driver {
         if !require(self.pinned.check(&rows.extent(), actor)) {
             return CopyEnd::Pageable(rows);
         }
-        // Undefined until the copy happens, unless another pending copy uses the target.
+        // Undefined until the copy, unless another pending copy uses the target.
         if !self.schedule.pending().any(|work| work.uses_pinned(&rows.extent())) {
             // SAFETY: pinned memory, checked just now.
             unsafe { fill(rows, FRESH) };

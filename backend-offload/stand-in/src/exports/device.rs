@@ -116,13 +116,13 @@ pub extern "C" fn cuDeviceTotalMem_v2(bytes: Out<usize>, _device: c_int) -> Stat
 pub extern "C" fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, _device: c_int) -> Status {
     let capability = settings().device.capability as c_int;
     value.put(match attribute {
-        // Threads per block: in all and along x and y; along z.
+        // Threads per block: in all, along x and y; along z.
         1..=3 => 1024,
         4 => 64,
         // Blocks per grid along each axis.
         5 => c_int::MAX,
         6 | 7 => 65535,
-        // Shared memory per block, by default and at most.
+        // Shared memory per block.
         8 | 97 => 48 << 10,
         10 => 32,
         16 => 4,

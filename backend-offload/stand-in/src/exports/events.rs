@@ -1,4 +1,4 @@
-//! Events. A record stores a mark in a stream and the work known to precede it.
+//! Events. A record marks a position in a stream and the work known to precede it.
 
 use std::{
     ffi::c_uint,
@@ -134,7 +134,7 @@ impl Driver {
         Ok(event.record.clone())
     }
 
-    /// Answers a query. After a no, some pending work runs, so repeated queries end.
+    /// Answers a query. After a no, pending work runs, so repeated queries end.
     pub(super) fn answer(
         &mut self,
         is_done: bool,
@@ -142,7 +142,7 @@ impl Driver {
         stream: StreamId,
         clock: &Clock,
     ) -> Result<(), Status> {
-        // In eager mode only the simulated time may lie ahead. Repeated queries advance it.
+        // Eager: only the simulated time may lie ahead, and repeated queries advance it.
         let is_time = self.timeline.has_passed(time) || self.settings.order.mode != Mode::Eager;
         if !(is_time && is_done) {
             self.run(Goal::Progress(stream));

@@ -41,7 +41,7 @@ pub extern "C" fn cuMemAllocAsync(out: Out<u64>, size: usize, stream: u64) -> St
 pub extern "C" fn cuMemAlloc_v2(out: Out<u64>, size: usize) -> Status {
     let device = current_device("cuMemAlloc");
     call("cuMemAlloc", CallKind::Allocate, |driver| {
-        // No stream can use fresh memory yet, so the default stream suffices.
+        // No stream can use fresh memory yet: the default stream suffices.
         let legacy = driver.handles.legacy;
         let start = driver.allocate(size as u64, device, legacy)?;
         _ = out.put(start);
@@ -58,7 +58,6 @@ pub extern "C" fn cuMemFreeAsync(start: u64, stream: u64) -> Status {
     })
 }
 
-/// Waits for all work, as CUDA does.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(start: u64) -> Status {
     call("cuMemFree", CallKind::Allocate, |driver| {

@@ -131,7 +131,7 @@ fn check_shape(name: &str, grid: Dim, block: Dim, shared: usize) -> Result<(), S
     Err(Status::InvalidValue)
 }
 
-/// The most that a thread is expected to touch. Keeps a small kernel from being charged for a whole pool.
+/// Assumed of a thread: a small kernel is not charged for a whole pool.
 const BYTES_PER_THREAD: u64 = 64 << 10;
 
 impl Driver {

@@ -1,4 +1,4 @@
-//! NVRTC, the run-time compiler. Programs have their own lock, so threads can compile in parallel.
+//! NVRTC, the run-time compiler. A lock of its own lets threads compile in parallel.
 
 use std::{
     collections::HashMap,

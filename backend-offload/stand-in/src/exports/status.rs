@@ -35,7 +35,7 @@ impl From<bool> for Status {
     }
 }
 
-/// Pointer for a result. C callers promise that it is null or writable.
+/// C callers promise that the pointer is null or writable.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct Out<T>(*mut T);

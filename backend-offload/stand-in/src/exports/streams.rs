@@ -26,7 +26,6 @@ pub extern "C" fn cuStreamCreateWithPriority(stream: Out<u64>, flags: c_uint, _p
     cuStreamCreate(stream, flags)
 }
 
-/// Runs the stream's remaining work at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamDestroy_v2(stream: u64) -> Status {
     call("cuStreamDestroy", CallKind::Other, |driver| {

@@ -1,5 +1,4 @@
-//! The folder of compiled kernels. Processes may share it: files appear complete, and later writers replace them by
-//! equal ones.
+//! The folder of compiled kernels. Processes may share it: files appear complete, and only equal ones replace them.
 
 use std::{
     fs, io,
@@ -11,7 +10,7 @@ use std::{
     },
 };
 
-/// FNV-1a of all inputs. Not safe against adversaries.
+/// FNV-1a of all inputs; no defence against adversaries.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Key(u128);
 
@@ -31,7 +30,6 @@ impl Key {
     }
 }
 
-/// No other thread or process writes to it.
 pub(super) fn temporary_path(path: &Path) -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -44,7 +42,7 @@ pub(super) fn write(path: &Path, contents: &str) -> io::Result<()> {
     fs::rename(part, path)
 }
 
-/// Name and features, because `-march=native` depends on them.
+/// With features, because `-march=native` depends on them.
 pub(super) fn processor() -> &'static str {
     static PROCESSOR: LazyLock<String> = LazyLock::new(|| {
         let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The canonical text of a kernel, equal in all processes.
 //!
 //! CubeCL declares types, variables and shared memory in the order of a hash set. Here runs of declarations are sorted,
-//! and shared memory's offsets become data outside the text. Statements never move.
+//! and shared memory's offsets leave the text. Statements never move.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ impl Sorter {
         } else if is_variable(line) {
             self.variables.push(line.to_owned());
         } else if line.starts_with("// Shared ") || (line.is_empty() && !self.types.is_empty()) {
-            // Skips sizes in hash order, and the empty line between two types.
+            // Skips sizes in hash order, and the line between two types.
         } else {
             self.flush();
             self.emit(line);
@@ -74,7 +74,7 @@ impl Sorter {
     }
 }
 
-/// Splits `T *shared_memory_1 = reinterpret_cast<T*>(&dynamic_shared_mem[64]);`, or the same with references.
+/// Splits `T *shared_memory_1 = reinterpret_cast<T*>(&dynamic_shared_mem[64]);`, also with references.
 fn in_shared_memory(line: &str) -> Option<(&str, u32)> {
     let (declaration, rest) = line.split_once("dynamic_shared_mem[")?;
     let place = rest.strip_suffix("]);")?.parse().ok()?;
@@ -83,7 +83,7 @@ fn in_shared_memory(line: &str) -> Option<(&str, u32)> {
         .then(|| (&line[..length], place))
 }
 
-/// Matches lines such as `float l_mut_7;`.
+/// Such as `float l_mut_7;`.
 fn is_variable(line: &str) -> bool {
     let number = line.split_once(' ').and_then(|(_, rest)| rest.strip_prefix("l_mut_")?.strip_suffix(';'));
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))

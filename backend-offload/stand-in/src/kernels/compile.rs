@@ -1,4 +1,4 @@
-//! Compiles a kernel with the system's C++ compiler, once for all processes with one cache.
+//! Compiles a kernel with the system's C++ compiler, once per cache.
 
 use std::{
     fs, io,

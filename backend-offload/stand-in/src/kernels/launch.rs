@@ -13,13 +13,12 @@ pub(crate) struct Launch {
     pub(crate) kernel: Arc<Kernel>,
     pub(crate) grid: Dim,
     pub(crate) block: Dim,
-    /// Bytes of dynamic shared memory.
     pub(crate) shared: usize,
     /// Copied at the call, in words for alignment.
     pub(crate) arguments: Vec<Vec<u64>>,
 }
 
-/// Set before each block: as on a GPU, shared memory holds no useful number.
+/// Set before each block: on a GPU, too, shared memory begins with no useful number.
 const SHARED_POISON: u8 = 0xFF;
 
 impl Launch {

@@ -1,4 +1,4 @@
-//! A compiled kernel: the text in place of its PTX, and the loaded shared object.
+//! A compiled kernel: the text that replaces its PTX, and the loaded shared object.
 
 use std::{
     ffi::{CStr, CString, c_char, c_void},

@@ -11,7 +11,6 @@ pub(super) struct Translation {
     pub(super) places: Vec<u32>,
 }
 
-/// Threads run as fibers if a source contains one of these.
 const WAITS: [&str; 6] =
     ["__syncthreads", "__syncwarp", "_sync(", "__activemask", "wmma::", "cooperative_groups"];
 const ATTRIBUTES: [&str; 2] = ["__launch_bounds__", "__cluster_dims__"];

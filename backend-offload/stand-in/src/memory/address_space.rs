@@ -1,4 +1,4 @@
-//! Address space for allocations. Pages between them and freed pages are inaccessible.
+//! Address space for allocations. Pages between them, and freed pages, are inaccessible.
 
 use std::{
     collections::BTreeMap,
@@ -32,11 +32,11 @@ pub(super) struct AddressSpace {
     next: u64,
     end: u64,
     reuse: bool,
-    /// Retired pages by size, if they are to serve again.
+    /// Retired pages by size, for reuse.
     retired: BTreeMap<u64, Vec<u64>>,
 }
 
-/// Bytes. Another reservation follows when one is used up.
+/// Bytes. A used-up reservation is followed by another.
 const RESERVATION: u64 = 4 << 40;
 
 impl AddressSpace {

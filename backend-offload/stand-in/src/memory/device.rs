@@ -1,7 +1,7 @@
 //! Device memory: allocations with guards, their written ranges, and freed ranges.
 //!
-//! An allocation ends near the end of a page. The rest of its pages holds a pattern, checked at its free and after
-//! kernels that use it.
+//! An allocation ends near the end of a page. The rest of its pages holds a pattern, checked at its free and after its
+//! kernels.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +22,6 @@ use crate::{
     settings::Memory,
 };
 
-/// Contents of unwritten memory.
 pub(crate) const FRESH: u8 = 0xCB;
 const GUARD: u8 = 0xA5;
 /// As on CUDA; also the least guard before an allocation.
@@ -34,7 +33,6 @@ struct Block {
     pages: Range<u64>,
     device: usize,
     place: Place,
-    /// Whether a requested free is pending.
     freed: bool,
     written: Written,
     extents: Extents,
@@ -199,7 +197,6 @@ impl DeviceMemory {
         }
     }
 
-    /// Estimated bytes of a kernel's operand.
     pub(crate) fn extent_of(&mut self, operand: u64) -> u64 {
         self.block_of(operand).map_or(0, |block| block.extents.extent_of(operand, &block.range))
     }
@@ -247,7 +244,7 @@ impl DeviceMemory {
         block.filter(|block| block.range.contains(&address))
     }
 
-    /// Of the allocations that hold these addresses, or of all.
+    /// Checks the allocations at these addresses, or all.
     pub(crate) fn check_guards(&self, operands: Option<&[u64]>, actor: &str) -> Result<(), Fault> {
         let Some(operands) = operands else {
             return self.blocks.values().try_for_each(|block| block.check_guards(actor));

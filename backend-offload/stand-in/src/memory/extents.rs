@@ -1,4 +1,4 @@
-//! Estimated extents of kernels' operands. A launch names only where an operand starts.
+//! Estimated extents of kernels' operands: a launch names only their starts.
 
 use std::{collections::BTreeSet, ops::Range};
 
@@ -10,7 +10,7 @@ impl Extents {
     /// Bytes from `operand` to the next start, or the allocation's end.
     ///
     /// Exact if each tensor has an allocation of its own. Too large for the last tensor of a shared one; too small
-    /// after tensors of other sizes, or views, started there.
+    /// where others started within the operand.
     pub(super) fn extent_of(&mut self, operand: u64, allocation: &Range<u64>) -> u64 {
         self.0.insert(operand);
         let next = self.0.range(operand + 1..).next().copied();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub(super) struct Granules {
     /// Bytes.
     size: u64,
-    /// Live allocations in each shared granule, by the bytes of a slot. An empty one is not mapped.
+    /// Live allocations in each shared granule, by slot size in bytes. An empty one is not mapped.
     shared: BTreeMap<u64, Vec<u64>>,
 }
 
@@ -24,7 +24,6 @@ impl Granules {
         Self { size, shared: BTreeMap::new() }
     }
 
-    /// Bytes that an allocation would add to those in use.
     pub(super) fn needed(&self, size: u64) -> u64 {
         match self.slot(size) {
             Some(slot) if self.granule_with_room(slot).is_some() => 0,
@@ -45,7 +44,7 @@ impl Granules {
         Place::Slot { bytes, granule }
     }
 
-    /// Returns the bytes that are no longer in use.
+    /// Returns the bytes no longer in use.
     pub(super) fn give_back(&mut self, place: Place) -> u64 {
         match place {
             Place::Whole { bytes } => bytes,
@@ -72,7 +71,6 @@ impl Granules {
 mod tests {
     use super::*;
 
-    /// Takes an allocation; returns the bytes that it added.
     fn take(granules: &mut Granules, size: u64) -> (u64, Place) {
         (granules.needed(size), granules.take(size))
     }

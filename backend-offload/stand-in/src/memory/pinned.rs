@@ -1,4 +1,4 @@
-//! Page-locked host memory, accessed when a copy happens. Other host memory is pageable, accessed at the call.
+//! Page-locked host memory, accessed at the copy. Other host memory is pageable, accessed at the call.
 
 use std::{collections::BTreeMap, ops::Range};
 

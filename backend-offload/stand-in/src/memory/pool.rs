@@ -1,5 +1,4 @@
-//! A device's pool of freed memory that is still mapped. When the host waits, CUDA unmaps it down to the program's
-//! threshold.
+//! A device's pool of freed memory that is still mapped. When the host waits, CUDA unmaps it down to a threshold.
 
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Pool {
@@ -22,7 +21,7 @@ impl Pool {
         self.unused += bytes;
     }
 
-    /// Unmaps memory until `mapped` bytes are left, of which `used` are allocated. Returns the bytes unmapped.
+    /// Unmaps memory until `mapped` bytes are left, `used` of them allocated. Returns the bytes unmapped.
     pub(crate) fn trim_to(&mut self, mapped: u64, used: u64) -> u64 {
         let unmapped = (used + self.unused).saturating_sub(mapped).min(self.unused);
         self.unused -= unmapped;

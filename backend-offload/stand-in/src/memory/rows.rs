@@ -2,7 +2,7 @@
 
 use std::{ops::Range, ptr};
 
-/// `height` rows of `width` bytes, `pitch` bytes apart. A plain copy has one row.
+/// `height` rows of `width` bytes, `pitch` bytes apart. A plain copy has one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rows {
     pub(crate) start: u64,
@@ -30,7 +30,7 @@ impl Rows {
     }
 }
 
-/// Copies row by row, up to the end of the shorter side. The sides may overlap.
+/// Copies row by row, up to the shorter side's end. The sides may overlap.
 ///
 /// # Safety
 /// Both sides must be readable, and `to` writable.

@@ -11,7 +11,7 @@ fn timeline(options: &[(&str, &str)]) -> Timeline {
     Timeline::new(&Settings::parse(options).unwrap())
 }
 
-/// 24 GB/s through page-locked memory and 8 GB/s through pageable memory; kernels of 3 µs.
+/// 24 GB/s page-locked, 8 GB/s pageable; kernels of 3 µs.
 fn card() -> Timeline {
     let mut timeline = timeline(&[("CARD", "4090"), ("BANDWIDTH", "24e9")]);
     timeline.prices.link.pageable = Some(8e9);

@@ -1,5 +1,5 @@
-//! Scenarios in separate processes, because settings are read once and most findings are fatal. The child is this test
-//! binary; `SCENARIO` names the function.
+//! Scenarios in separate processes: settings are read once and most findings are fatal. The child is this test binary;
+//! `SCENARIO` names the function.
 
 use std::{
     env, fs,
@@ -72,7 +72,7 @@ pub(crate) fn run(scenario: &str, options: &[(&str, &str)]) -> Ended {
     Ended { status, stderr: String::from_utf8_lossy(&stderr).into_owned(), report: written.trim().to_owned() }
 }
 
-/// Kept between runs, so that kernels are compiled once.
+/// Kept: kernels are compiled once.
 pub(crate) fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
 }

@@ -1,4 +1,4 @@
-//! A copy that fails: where its error appears, and whether it stays.
+//! A failed copy: where its error appears, and whether it stays.
 
 use crate::{
     child::{Scenario, run},
@@ -13,7 +13,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ("error_that_stays", error_that_stays),
 ];
 
-/// The second copy, a download into page-locked memory, fails. A stream that waits for it finds the error.
+/// The second copy, into page-locked memory, fails. A stream that waits for it finds the error.
 fn failed_copy() {
     let cuda = Cuda::start();
     let [work, after, other] = [(); 3].map(|()| cuda.stream());

@@ -1,4 +1,4 @@
-//! Every kind of finding: its program ends with its name.
+//! Every finding ends its program with its name.
 
 use crate::{
     child::{Scenario, compiler_found, run},

@@ -1,4 +1,4 @@
-//! The host's simulated time: what calls cost, and what holds up the program.
+//! The host's simulated time: calls' costs, and waits.
 
 use crate::{
     child::{Scenario, compiler_found, run},
@@ -21,7 +21,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 const CARD: [(&str, &str); 1] = [("CARD", "4090")];
 
-/// Simulated milliseconds.
 fn milliseconds(cuda: &Cuda, calls: impl FnOnce()) -> f32 {
     let stream = cuda.stream();
     let start = cuda.record(stream);
@@ -138,7 +137,7 @@ const TOUCH: &str = "#include <cuda_runtime.h>
 extern \"C\" __global__ void touch(float* x, const float* __restrict__ y) { x[threadIdx.x] = y[threadIdx.x]; }
 ";
 
-/// A kernel on operands of 10 MB and 90 MB in two allocations, or on the first as both.
+/// Operands of 10 MB and 90 MB in two allocations, or the first as both.
 fn kernel(expected: f32, two_operands: bool) {
     let cuda = Cuda::start();
     let touch = cuda.kernel(TOUCH, "touch");

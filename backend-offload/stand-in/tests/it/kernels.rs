@@ -39,7 +39,7 @@ fn numbers(count: u16) -> Vec<f32> {
     (0..count).map(f32::from).collect()
 }
 
-/// Sums of 96 numbers: by shuffles within a warp, by shared memory between warps.
+/// 96 numbers: by shuffles within a warp, by shared memory between warps.
 const REDUCTION: &str = "#include <cuda_runtime.h>
 typedef unsigned char uint8;
 extern \"C\" __global__ void __launch_bounds__(96)reduction (
@@ -141,7 +141,6 @@ extern \"C\" __global__ void place(const float* in, float* out, const __grid_con
     let kernel = cuda.kernel(source, "place");
     let [from, to] = [(); 2].map(|()| cuda.allocate(256, stream));
     cuda.upload(from, &numbers(64), stream);
-    // Twelve bytes, all of which must be copied.
     let info = [7_u32, 8, 3];
     let pointers = [Argument::Device(from), Argument::Device(to), Argument::Words(&info), Argument::Int(5)];
     cuda.launch(kernel, (8, 8, 0), stream, &pointers);

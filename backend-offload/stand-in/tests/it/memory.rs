@@ -1,4 +1,4 @@
-//! Memory as on CUDA: size, times of access, and fresh contents.
+//! Memory as on CUDA: size, times of access, fresh contents.
 
 use crate::{
     child::{Ended, Scenario, run},
@@ -207,7 +207,7 @@ fn a_download_into_pinned_memory_is_late_and_into_pageable_memory_immediate() {
     run("pageable_target", &LAZY).passes();
 }
 
-/// Three rows of four bytes, apart by ten on the host and eight on the device.
+/// Three rows of four bytes, ten apart on the host, eight on the device.
 fn rows() {
     let cuda = Cuda::start();
     let stream = cuda.stream();
@@ -278,7 +278,7 @@ fn the_report_counts_what_happened() {
         ("cuMemcpyHtoDAsync", 1),
         ("cuStreamSynchronize", 1),
         ("cuEventRecord", 1),
-        // The one at the end of the copies; the page-locked memory is freed when all work has ended.
+        // At the copies' end; page-locked memory is freed when all work has ended.
         ("host_waits", 1),
     ];
     for (name, count) in counted {

@@ -1,4 +1,4 @@
-//! Autotune under a budget: it fails no run, and keeps only kernels' times.
+//! Autotune under a budget fails no run, and keeps only kernels' times.
 
 use super::{Machine, Plain, Spilling, Target, children, counted, install, promises};
 use crate::child::Facts;
@@ -64,7 +64,6 @@ fn tuning_under_a_budget_times_kernels_and_not_copies(machine: &Machine) {
 
     assert!(report.number("evictions") > 0, "there was pressure");
     assert_eq!(report.number("failures"), 0, "and nothing failed");
-    // Only warm-up samples contain copies.
     assert_eq!((report.number("autotune discards"), report.number("autotune unmeasured")), (0, 0));
     assert!(!kept(directory.path()).is_empty(), "results are kept where the runtime keeps them");
 

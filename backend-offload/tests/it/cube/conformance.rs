@@ -76,7 +76,7 @@ fn assert_same(plain: &Report, spilled: &Report) {
     assert_eq!(expected.len(), found.len(), "operations that ran on both");
 }
 
-/// On CUDA, the driver refuses plain kernels for empty tensors.
+/// CUDA's driver refuses plain kernels for empty tensors.
 fn adapted(machine: &Machine, child: Child) -> Child {
     if machine.is_vulkan() {
         return child;
@@ -85,7 +85,7 @@ fn adapted(machine: &Machine, child: Child) -> Child {
 }
 
 fn everything_managed(machine: &Machine, threads: usize, budget: &str) -> Child {
-    // Without cuts of fusion, so both backends run the same kernels.
+    // Without cuts of fusion, both backends run the same kernels.
     adapted(machine, machine.child("cube/operations"))
         .with("threads", threads)
         .with("budget", budget)
@@ -96,7 +96,7 @@ fn everything_managed(machine: &Machine, threads: usize, budget: &str) -> Child 
 
 fn every_operation_equals_the_plain_backend_at_any_budget_from_several_threads(machine: &Machine) {
     let plain = machine.run(adapted(machine, machine.child("cube/operations plain")).with("threads", 1));
-    // Threads spin while CubeCL's queues are full: on small machines, eight take six times as long as two.
+    // Threads spin while CubeCL's queues are full: eight may take six times as long as two.
     let is_quick = suite::size() == suite::Size::Quick;
     let thorough = machine.is_thorough() && !is_quick;
     let settings = if thorough { vec![(2, "unlimited"), (8, "1")] } else { vec![(2, "1")] };

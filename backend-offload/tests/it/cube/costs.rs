@@ -1,6 +1,6 @@
 //! Driver costs of a settled step besides kernels and copies, counted by CUDA's stand-in.
 //!
-//! Two runs differ by some settled steps; the difference of their counts is those steps' own.
+//! Two runs differ by some settled steps, and their counts by those steps'.
 
 use super::Machine;
 use crate::child::Child;

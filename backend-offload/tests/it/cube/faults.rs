@@ -107,7 +107,7 @@ fn fault_free(machine: &Machine) -> String {
 }
 
 fn thread_counts(machine: &Machine) -> &'static [u64] {
-    // Many threads on few processors mostly wait for each other's queues.
+    // Many threads on few processors mostly wait for queues.
     if machine.is_thorough() { suite::size().pick(&[1], &[1, 8], &[1, 8]) } else { &[2] }
 }
 
@@ -121,7 +121,6 @@ fn assert_recovered(machine: &Machine, fault: Child, right: &str) -> Report {
     report
 }
 
-/// Threads without an error must have the right values.
 fn assert_reported(machine: &Machine, fault: Child, right: &str, what: &str) {
     let report = machine.run(fault);
     let mut reported = 0;
@@ -201,7 +200,7 @@ fn training_above_a_failing_disk_gives_the_same_bits_or_an_error(machine: &Machi
     let right = fault_free(machine);
     for (n, every) in [(2, 5), (4, 1)] {
         let (name, _, reason) = disk::FAULTS[n];
-        // Two threads: one thread's spills fit this host.
+        // One thread's spills fit this host.
         let fault = child(machine, 2, TIGHT).with("host", "2MiB").with("disk", "256MiB");
         assert_reported(machine, fault.with("disk fault", name).with("every", every), &right, reason);
     }

@@ -1,4 +1,4 @@
-//! The share of copy time hidden behind kernels, on the simulated clock of CUDA's stand-in.
+//! The share of copy time hidden behind kernels, on the stand-in's simulated clock.
 //!
 //! [`Pace`] bounds a step's time from below. Copies in the busier direction take half the kernels' time.
 
@@ -13,13 +13,11 @@ use std::path::Path;
 
 const STEPS: usize = 8;
 
-/// The last, measured steps: a step may leave blocks that the next one evicts.
+/// Measured last steps: a step may leave blocks that the next one evicts.
 const SETTLED: usize = 3;
 
-/// Far longer than a call.
 const KERNEL_US: u32 = 200;
 
-/// The default smallest managed buffer.
 const SMALLEST: u64 = 64 << 10;
 
 /// Simulated seconds of one step.
@@ -61,8 +59,7 @@ fn training(machine: &Machine, program: &str) -> Child {
     child.environment("STAND_IN_KERNEL_US", KERNEL_US)
 }
 
-/// One FLOP per operation. The recording covers all buffers, so every launch is an operation; small ones get zero
-/// bytes.
+/// One FLOP per operation. The recording covers all buffers: small ones get zero bytes.
 fn recorded(file: &Path) -> Recording {
     let bytes = std::fs::read(file).expect("a recording");
     let mut whole = dropped_at_once(Recording::from_bytes(&bytes).expect("a recording"));
@@ -78,14 +75,14 @@ fn recorded(file: &Path) -> Recording {
     whole
 }
 
-/// A step's operations: autodiff's maps change only their order.
+/// Autodiff's maps change only their order.
 fn operations(whole: &Recording) -> usize {
     let steps: Vec<_> = whole.events.split(|event| *event == Event::Step).collect();
     let is_operation = |event: &&Event| matches!(event, Event::Operation { .. });
     steps[STEPS - SETTLED].iter().filter(is_operation).count()
 }
 
-/// Drops each block after its last use: autodiff's maps drop in another order in every step.
+/// Drops each block after its last use: autodiff's maps vary the order.
 fn dropped_at_once(mut whole: Recording) -> Recording {
     let (mut last_uses, mut dropped) = (Vec::new(), BTreeSet::new());
 

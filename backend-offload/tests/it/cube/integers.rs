@@ -40,7 +40,7 @@ fn wrong<B: Backend>(device: &B::Device) -> Facts {
         Tensor::<B, 2, Int>::from_data(TensorData::new(numbers.clone(), shape), device)
     };
     let spread = tensor(&p, [1, columns]) * tensor(&m, [rows, 1]) + tensor(&a, [rows, 1]);
-    // Not CubeCL 0.10's `remainder_scalar`: it computes in floats, and gets 57 of these wrong.
+    // CubeCL 0.10's `remainder_scalar` computes in floats, and gets 57 of these wrong.
     let below = spread.bitwise_and_scalar(65_535.elem()).lower_elem(limit);
     let ones = Tensor::<B, 2>::ones([rows, columns], device).mask_fill(below, 0.0).into_data();
     let found = ones.iter::<f32>().map(|value| value == 0.0);

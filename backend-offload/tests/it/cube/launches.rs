@@ -1,4 +1,4 @@
-//! A resident launch's cost, and a refused one's effect, at CubeCL's level.
+//! A resident launch's cost, and a refused one's effect, in CubeCL.
 
 use super::{Machine, Plain, Spilling, Target, children, install, promises};
 use crate::allocations;
@@ -205,7 +205,7 @@ fn a_resident_launch_allocates_hardly_more_than_on_the_plain_runtime(machine: &M
     for spilling in [child("spilling"), child("spilling").with("budget", "4MiB").with("bindings", 3)] {
         let ours = machine.run(spilling).number("allocations");
         println!("{LAUNCHES} launches: {plain} small allocations on the plain runtime, {ours} here");
-        // Each launch adds about three; naming, wrapping and rewriting operands would add six.
+        // Each launch adds about three; rewriting operands would add six.
         assert!(ours <= plain + 5 * LAUNCHES, "{plain} on the plain runtime, {ours} here");
     }
 }

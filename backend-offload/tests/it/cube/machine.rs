@@ -110,7 +110,7 @@ impl Machine {
         schedules.map(|schedule| Self::StandIn { schedule, folder: folder.clone() }).collect()
     }
 
-    /// Under the deterministic schedule, with the race detector.
+    /// With the race detector.
     #[cfg(feature = "cuda")]
     pub fn eager(test: &str) -> Option<Self> {
         Self::stand_in(test, Schedules::One).into_iter().next()
@@ -138,8 +138,7 @@ impl Machine {
         }
     }
 
-    /// Whether tests run all cases, or only the most revealing. Each process on Vulkan compiles its kernels; further
-    /// schedules repeat the first one's kernels.
+    /// Whether tests run all cases, or the most revealing: each process on Vulkan compiles its kernels.
     pub fn is_thorough(&self) -> bool {
         match self {
             #[cfg(feature = "wgpu")]

@@ -134,7 +134,6 @@ fn evicted_io<T: Target>(_: &Facts) -> Facts {
     assert_eq!(before.restores, after.restores, "a tensor on the host is read there");
     assert_eq!(before.evictions, after.evictions, "and evicts no tensor");
 
-    // Data for a full device goes to the host.
     let loaded = mebibyte::<T>(7.0, &device);
     let loading = stats::<Plain<T>>(&device);
     assert_eq!(after.evictions, loading.evictions);
@@ -317,7 +316,7 @@ fn pinned<T: Target>(parameters: &Facts) -> Facts {
 
 fn compute_on_three_threads<B: Backend>(device: &B::Device, reads: bool) {
     let compute = |n: usize| {
-        // Larger than the runtime's own page-locked pages.
+        // Larger than the runtime's page-locked pages.
         let made: Vec<_> =
             (0..2).map(|k| Tensor::<B, 2>::full([2048, 3072], (n * k) as f32, device) + 1.0).collect();
         B::sync(device).expect("the kernels run");

@@ -1,6 +1,6 @@
 //! Offloading with real kernels, on Vulkan and on CUDA's stand-in.
 //!
-//! Every run is a process of its own. The plain backend runs first, so both use its autotune results.
+//! Every run is a process of its own. The plain backend runs first: both use its autotune results.
 
 mod autotune;
 mod conformance;

@@ -26,7 +26,6 @@ mod gate {
             assert_eq!(report.text("fingerprint"), unlimited.text("fingerprint"));
             (report, stand_in["simulated_ms"].as_f64().expect("milliseconds"))
         };
-        // The first run tunes.
         run(transformer(&machine));
         let (beside, overlapped) = run(transformer(&machine));
         let (in_line, serial) = run(transformer(&machine).environment("OFFLOAD_OVERLAP", 0));
@@ -65,7 +64,7 @@ fn kernels_do_not_wait_for_earlier_reads() {
         assert_eq!(stand_in["findings"].to_string(), "{}");
         (report.number("under way"), stand_in["simulated_ms"].as_f64().expect("milliseconds"))
     };
-    // An allocation finds the dropped tensor whose read is under way.
+    // The dropped tensor's read is under way.
     for allocates in [false, true] {
         let child = || {
             let child = reads(&machine).with("lets go", 1);
@@ -95,7 +94,6 @@ fn a_missing_wait_for_a_copy_is_found() {
             .with("threads", 1)
             .with("budget", "8MiB")
             .with("out of order", fault);
-        // Immediate work needs no wait.
         child.environment("STAND_IN_MODE", "lazy")
     };
     let (_, stand_in) = run_and_report(child(0));

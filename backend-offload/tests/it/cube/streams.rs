@@ -1,4 +1,4 @@
-//! Threads with a stream each: work is ordered, and an error reaches the thread that caused it.
+//! Threads with a stream each: work is ordered, and errors reach their threads.
 
 use super::{Machine, Plain, Spilling, Target, Unfused, children, install, promises};
 use crate::child::Facts;
@@ -68,7 +68,7 @@ fn tensors_handed_over_without_waiting_keep_their_values(machine: &Machine) {
     machine.run(machine.child("cube/hand over").with("budget", 4 * MIB));
 }
 
-/// The same in fixed orders, with several streams per thread.
+/// In fixed orders, with several streams per thread.
 fn hand_around<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);
@@ -154,7 +154,6 @@ fn exceed_budget<T: Target>(device: &T::Device) -> usize {
     (0..ROUNDS).filter(fails).count()
 }
 
-/// Counts rounds with an error or a wrong value.
 fn stay_within_budget<T: Target>(device: &T::Device) -> usize {
     let disturbed = |n: &usize| {
         let data = TensorData::new(vec![*n as f32; 128 * 256], [128, 256]);

@@ -1,4 +1,4 @@
-//! Losses and weights are bit-identical, however little device memory there is.
+//! Losses and weights are bit-identical under every budget.
 
 use super::{Machine, Plain, Spilling, Target, children, counted, install, promises};
 use crate::child::{Child, Facts, Report};
@@ -82,7 +82,6 @@ promises! {
     }
 }
 
-/// All budgets give equal bits; with the plain backend's fusion, its bits.
 fn is_bit_identical_at_every_budget(machine: &Machine, program: &str) {
     if machine.is_vulkan() {
         return is_bit_identical_at_shares(machine, program);
@@ -101,7 +100,6 @@ fn is_bit_identical_at_every_budget(machine: &Machine, program: &str) {
         theirs.floor
     );
 
-    // Above a disk, further schedules run one program.
     if program == "mlp" || !machine.follows_another() {
         check_bits_above_a_disk(machine, program, &theirs, with_plain_fusion);
     }
@@ -171,7 +169,6 @@ fn check_bits_at_every_budget(
 ) -> Tightest {
     assert_eq!(unlimited.number("bytes out") + unlimited.number("bytes in"), 0, "everything fits");
     let (peak, largest) = (unlimited.number("device peak"), unlimited.number("largest launch"));
-    // A launch needs little besides its operands.
     let barely = largest + largest / 20;
     let takes_all = machine.is_thorough() && (program == "mlp" || suite::size() > suite::Size::Quick);
 
@@ -268,7 +265,7 @@ fn an_mlp_trains_to_the_same_bits_with_paranoid_checks(machine: &Machine) {
     assert_eq!(paranoid.text("fingerprint"), plain.text("fingerprint"));
 }
 
-/// Budgets are percentages of the unlimited peak, but never below the barely sufficient one.
+/// Percentages of the unlimited peak, but at least the barely sufficient budget.
 fn train_at_shares<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);

@@ -39,7 +39,7 @@ fn other_norms<B: AutodiffBackend>(device: &B::Device) -> Vec<Value> {
 fn embed<B: AutodiffBackend>(device: &B::Device) -> Vec<Value> {
     let mut out = Results::<B>::new(device);
     let weight = out.floats("weight", [50, 16]);
-    // More tokens than rows, so a row's gradients add up.
+    // With more tokens than rows, a row's gradients add up.
     let tokens = out.ints("tokens", [4, 30], 50);
     out.differentiate("embedding", weight, |weight| embedding(weight, tokens));
     out.values

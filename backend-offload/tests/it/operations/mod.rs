@@ -1,4 +1,4 @@
-//! Many Burn operations, forward and backward, to compare two backends.
+//! Burn operations, forward and backward, to compare two backends.
 //!
 //! Operations share nothing and may run concurrently.
 

@@ -1,4 +1,4 @@
-//! The device for Burn and its user: name, seed, configuration, counters.
+//! The device's name, seed, configuration, counters.
 
 use super::{Child, Offloaded};
 use crate::child::{Facts, Scenario};

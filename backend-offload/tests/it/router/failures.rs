@@ -1,4 +1,4 @@
-//! Operations that cannot run: reads of the result give one error with the cause.
+//! Operations that cannot run: a read of the result gives one error with the cause.
 
 use super::on_a_device::{catch, install, report};
 use super::{Child, Offloaded};
@@ -136,7 +136,6 @@ fn unsupported_operations_are_refused_on_the_callers_thread_and_harm_no_other_te
     assert!(custom.starts_with("Custom is not supported on the CPU adapter"), "{custom}");
     let quantized = report.text("quantized data");
     assert!(quantized.contains("quantized tensors"), "{quantized}");
-    // Burn's router itself refuses these.
     for name in ["quantize", "fourier transform"] {
         let message = report.text(name);
         assert!(

@@ -78,7 +78,7 @@ fn views(facts: &Facts) -> Facts {
         .with("bytes of three views", counters().device.in_use);
     let product = turned.clone().matmul(part.clone().transpose()).into_data();
 
-    // Three others evict it; one view's use restores all views.
+    // One view's use restores all.
     events::<Flex>(&FlexDevice);
     let others = [(); 3].map(|()| made_on_device());
     let away = events::<Flex>(&FlexDevice);
@@ -165,7 +165,6 @@ fn changes(facts: &Facts) -> Facts {
     };
 
     let names = ["a", "b", "c", "d"];
-    // The host has copies of all.
     let operands = names.map(matrix);
     let push_out = || {
         let before = stats::<Flex>(&FlexDevice).evictions;

@@ -112,7 +112,6 @@ where
     });
 
     drop_abandoned_graphs::<Autodiff<Offload<B>>>(&device);
-    // A step's end writes the recording.
     backend_offload::mark_step::<B>(&device);
 
     let mut report = report(&backend_offload::stats::<B>(&device));
@@ -178,7 +177,7 @@ where
     facts
 }
 
-/// Autodiff keeps the graph of a panicked operation until a backward pass.
+/// Autodiff keeps a panicked operation's graph until a backward pass.
 fn drop_abandoned_graphs<B: AutodiffBackend>(device: &B::Device) {
     Tensor::<B, 1>::ones([1], device).require_grad().backward();
 }

@@ -1,4 +1,4 @@
-//! Golden streams: decisions during training, against a committed record.
+//! Decisions during training, against a committed record.
 //!
 //! Program and budget alone decide evictions, restores and drops. The policy is recency, as before a step is learned.
 //! `OFFLOAD_WRITE_GOLDEN=1` overwrites the record.

@@ -96,10 +96,10 @@ const PARTS: &[(&str, &str)] = &[
     ("mlp_out_norm", "post_ffw_norm"),
 ];
 
-/// Blocks of models whose attention `llama.cpp` scales by `n_embd / n_head`: Gemma 2 and 3 with 27 B.
+/// Block counts of models whose attention `llama.cpp` scales by `n_embd / n_head`: Gemma 2 and 3 with 27 B.
 const SCALED_BY_WIDTH: [(&str, usize); 2] = [("gemma2", 46), ("gemma3", 62)];
 
-/// The base of rotation in Gemma 3's windows, and the unrotated places of `SmolLM3`'s blocks.
+/// Rotation's base in Gemma 3's windows, and the unrotated places of `SmolLM3`'s blocks.
 const LOCAL_THETA: f64 = 1e4;
 const UNROTATED_EVERY: usize = 4;
 

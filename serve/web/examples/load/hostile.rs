@@ -1,4 +1,4 @@
-//! Hostile requests: the answer to each, and the server's health afterwards.
+//! Hostile requests: each answer, and the server's health afterwards.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};

@@ -1,5 +1,5 @@
 //! `cargo run -p web --example load --release -- 127.0.0.1:8080` loads a running server. Speeds are ratios within the
-//! run, which vary less on a busy machine.
+//! run, less variable on a busy machine.
 
 mod client;
 mod figures;

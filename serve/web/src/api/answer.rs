@@ -136,7 +136,7 @@ impl<D: Dialect> Answer<D> {
 struct Streaming<D> {
     answer: Answer<D>,
     open: usize,
-    /// Characters sent per choice; `None` before its first piece.
+    /// Characters sent per choice; `None` before the first piece.
     offsets: Vec<Option<usize>>,
     usage: bool,
     frames: VecDeque<sse::Event>,

@@ -70,7 +70,7 @@ fn alternatives(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     Ok(wanted.then_some(count.unwrap_or(0) as usize))
 }
 
-/// Fields with a default occur in our answers, which clients send back.
+/// Our answers, which clients send back, have the fields with a default.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SentMessage {
@@ -78,7 +78,7 @@ struct SentMessage {
     content: Option<Content>,
     tool_calls: Option<Vec<SentCall>>,
     tool_call_id: Option<String>,
-    /// Names the speaker, which no template shows.
+    /// The speaker's, which no template shows.
     #[serde(default, rename = "name")]
     _name: Option<String>,
     #[serde(default, rename = "refusal")]
@@ -115,8 +115,7 @@ struct CalledFunction {
     arguments: String,
 }
 
-/// Texts of a conversation. A call is the text that the model wrote, and a result is the user's message: templates have
-/// no other form for them.
+/// Texts of a conversation. In templates a call is the text that the model wrote, a result the user's message.
 fn texts(sent: Vec<SentMessage>) -> Result<Vec<(SentRole, String)>, ApiError> {
     let mut called = BTreeMap::new();
     let mut texts = Vec::with_capacity(sent.len());
@@ -183,7 +182,6 @@ impl Content {
 
 struct Chat {
     alternatives: Option<usize>,
-    /// One for each choice that may call a function.
     calls: Vec<CallReader>,
 }
 

@@ -145,7 +145,7 @@ impl Text {
         let mut offsets = Vec::with_capacity(tokens.len());
         for (token, _) in tokens {
             offsets.push(offset);
-            // A character counts where it begins; its bytes may be several tokens.
+            // A character counts where it begins; it may span tokens.
             offset += vocabulary.bytes(*token).iter().filter(|byte| **byte & 0xc0 != 0x80).count();
         }
         let top = tokens.iter().map(|(_, likelihood)| {

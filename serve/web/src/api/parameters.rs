@@ -40,7 +40,7 @@ enum OneOrMore {
 #[serde(deny_unknown_fields)]
 struct StreamOptions {
     include_usage: Option<bool>,
-    /// Hides the sizes of tokens; this server never sends it.
+    /// Hides tokens' sizes; this server never sends it.
     #[serde(rename = "include_obfuscation")]
     _obfuscation: Option<bool>,
 }
@@ -162,7 +162,6 @@ pub(crate) struct Asked {
     pub(crate) ready: Arc<Ready>,
     pub(crate) origin: Origin,
     pub(crate) held: BodyShare,
-    /// Whether the client prefers a refusal to a shorter answer.
     pub(crate) strict: bool,
     pub(crate) fields: Fields,
 }
@@ -197,12 +196,12 @@ pub(crate) fn unknown_model(asked: &str, model: &Model) -> ApiError {
 pub(crate) struct Length {
     pub(crate) asked: Option<u64>,
     pub(crate) default: usize,
-    /// Refuses what does not fit instead of shortening it.
+    /// Refuses instead of shortening the answer.
     pub(crate) strict: bool,
 }
 
 impl Length {
-    /// Tokens of an answer at most: as asked, or as many as the context and the server leave room for.
+    /// Most tokens of an answer: as requested, or as many as context and server leave room for.
     pub(crate) fn fit(&self, prompt: usize, model: &Model, limits: &Limits) -> Result<usize, ApiError> {
         let asked = self.asked.unwrap_or(self.default as u64).min(limits.tokens as u64) as usize;
         // An answer's last token is never read.
@@ -259,7 +258,7 @@ pub(crate) fn requested_tokens(
     Ok(asked)
 }
 
-/// Accepts labels, and newer parameters that change nothing.
+/// Accepts labels, and newer parameters without effect.
 pub(crate) fn accept_newer(fields: &mut Fields) -> Result<(), ApiError> {
     fields.ignore_labels(&["user", "safety_identifier", "prompt_cache_key"])?;
     // Like "auto", the only tier.

@@ -13,7 +13,7 @@ use crate::grammar::Grammar;
 use crate::queue::{Event, EventSender, Job};
 use crate::state::Server;
 
-/// The longest wait of a stream's head for its first event.
+/// A stream's head waits at most this long for its first event.
 const HEAD_WAIT: Duration = Duration::from_secs(5);
 
 pub(super) struct Question {
@@ -23,7 +23,7 @@ pub(super) struct Question {
     pub(super) grammar: Option<Grammar>,
 }
 
-/// Runs on a blocking thread: a long text takes time. The body counts as held until then, also if its client leaves.
+/// On a blocking thread: a long text takes time. The body counts until then.
 pub(super) async fn encode_in_background<T: Send + 'static>(
     body: BodyShare,
     encode: impl FnOnce() -> Result<T, EncodeError> + Send + 'static,
@@ -107,7 +107,6 @@ impl Running {
             return Err(ApiError::bad(message));
         }
         server.queue.push(jobs).map_err(ApiError::queue_full)?;
-        // The channel closes with the last sequence.
         Ok(Self { receiver, count, choices, usage })
     }
 
@@ -125,8 +124,7 @@ impl Running {
         (index, event)
     }
 
-    /// A stream's first event, for which its head waits up to [`HEAD_WAIT`]: early failures become HTTP statuses, and
-    /// proxies give up on a later head.
+    /// The first event, for which a stream's head waits up to [`HEAD_WAIT`]: early failures become HTTP statuses.
     pub(super) async fn first_event(&mut self) -> Result<Option<(usize, Event)>, ApiError> {
         match tokio::time::timeout(HEAD_WAIT, self.event()).await.ok() {
             Some((_, Event::Failed(error))) => Err(error),

@@ -1,4 +1,4 @@
-//! Functions that an answer may call: offered in the prompt, enforced by a grammar, and read from the answer.
+//! Functions that an answer may call: offered in the prompt, enforced by a grammar, read from the answer.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -165,7 +165,7 @@ pub(super) enum Said {
     Arguments(String),
 }
 
-/// Reads a call from an answer's pieces. The grammar fixes its form, without whitespace.
+/// The grammar fixes a call's form, without whitespace.
 #[derive(Debug, Default)]
 pub(super) struct CallReader {
     state: State,

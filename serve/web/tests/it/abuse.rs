@@ -1,4 +1,4 @@
-//! Slow, greedy or malformed clients are bounded, and others are still answered.
+//! Slow, greedy or malformed clients are bounded; others are still answered.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use web::{Echo, Limits};
 use super::client::{Answer, TIMEOUT, TestServer, post_request, settings};
 use super::engines::SteppedEngine;
 
-/// Tests shorten only their limit, and repeat late requests.
+/// Tests shorten their limit alone, and repeat late requests.
 const SHORT: Duration = Duration::from_millis(200);
 
 fn short_heads() -> Limits {
@@ -22,7 +22,6 @@ fn echo(limits: Limits) -> TestServer {
 
 fn until_closed(mut stream: TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // Unread bytes reset a closed connection.
     let _reset = stream.read_to_end(&mut bytes);
     bytes
 }
@@ -93,7 +92,6 @@ fn a_reader_that_takes_nothing_is_disconnected_and_frees_its_place() {
     stream.write_all(post_request("/v1/completions", body).as_bytes()).unwrap();
     let mut first = [0; 1];
     stream.read_exact(&mut first).unwrap();
-    // The connection stays open, unread.
     server.wait_for("connections", 1.0);
     server.wait_for("active_sequences", 0.0);
     drop(stream);
@@ -246,7 +244,7 @@ fn only_a_connection_without_a_running_answer_is_displaced() {
     assert_eq!(Answer::read_measured(&mut answered).status, 200);
     let first = endless(&server);
     assert_eq!(steps.one(), ["a"]);
-    // A connection is idle once its answer is sent; before, newcomers are refused.
+    // A connection is idle once its answer is sent.
     let second = 'let_in: loop {
         let newcomer = endless(&server);
         while !is_closed(&newcomer) {
@@ -268,7 +266,7 @@ fn only_a_connection_without_a_running_answer_is_displaced() {
 fn endless(server: &TestServer) -> TcpStream {
     let mut stream = server.connect();
     let body = r#"{"prompt": "a", "max_tokens": 1000000, "stream": true}"#;
-    // A refused connection may be closed before.
+    // A refused connection may be closed.
     let _turned_away = stream.write_all(post_request("/v1/completions", body).as_bytes());
     stream
 }

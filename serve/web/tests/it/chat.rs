@@ -250,7 +250,7 @@ fn an_answer_is_cut_to_the_room_left_and_a_prompt_never() {
     let server = TestServer::echo(Echo { context: 8, ..Echo::default() });
     let asked =
         |text: &str, most: Value| server.post_json(PATH, &chat_request(text, json!({ "max_tokens": most })));
-    // The prompt has six tokens with the control token; an answer's last is never read.
+    // Six tokens with the control token; an answer's last is never read.
     for most in [json!(3), json!(4), json!(1_000_000), json!(null)] {
         let choice = asked("abcde", most).json()["choices"][0].clone();
         assert_eq!(

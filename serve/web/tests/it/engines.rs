@@ -1,4 +1,4 @@
-//! Small engines for single tests, true to the interface.
+//! Small engines for single tests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

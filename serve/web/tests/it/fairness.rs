@@ -1,4 +1,4 @@
-//! Clients take turns in the queue, and a refusal says how long to wait.
+//! Clients take turns in the queue; a refusal states the wait.
 
 use std::io::Write;
 use std::net::TcpStream;

@@ -69,7 +69,6 @@ fn a_cancelled_request_frees_its_slot_within_one_token() {
         drop(leaving);
 
         let (left, mut seen) = (Instant::now(), steps.one());
-        // The server notices later.
         while seen == ["leaving"] && left.elapsed() < TIMEOUT {
             thread::sleep(Duration::from_millis(20));
             seen = steps.one();
@@ -239,7 +238,6 @@ fn answers_longer_than_the_drain_time_are_cut_off() {
     let ending = thread::spawn(move || server.stop());
     let broken_off = Answer::read(&mut endless).text();
     assert!(broken_off.contains("\"x\"") && !broken_off.contains("[DONE]"), "{broken_off}");
-    // Timing decides how many steps remain.
     drop(steps);
     ending.join().unwrap();
 }

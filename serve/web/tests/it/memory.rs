@@ -1,4 +1,4 @@
-//! Memory for keys and values: answers wait for it, and what never fits is refused.
+//! Memory for keys and values: answers wait for it; others are refused.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -26,7 +26,7 @@ fn begin(server: &TestServer, body: &Value) -> TcpStream {
 #[test]
 fn an_answer_waits_until_its_keys_and_values_have_room() {
     let server = server(8);
-    // 60 tokens each, the last of which is never read.
+    // 60 tokens each; the last is never read.
     let ask = || begin(&server, &json!({ "prompt": "x".repeat(30), "max_tokens": 31 }));
     let mut asked: Vec<TcpStream> = Vec::new();
     for arrivals in 1..=3 {

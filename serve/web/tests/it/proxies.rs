@@ -1,4 +1,4 @@
-//! nginx and Caddy in front of the server, with the configurations that the documentation names.
+//! nginx and Caddy in front of the server, as documented.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -84,7 +84,7 @@ fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// The documented server block without TLS. Around it, nginx gives up after a second and collects answers.
+/// The documented server block without TLS, within nginx that gives up after a second and collects answers.
 fn nginx(program: &Path, server: &TestServer, change: impl Fn(&str) -> String) -> Proxy {
     let block = shown("nginx.conf").replace("127.0.0.1:8080", &server.address.to_string());
     let plain = block.lines().filter(|line| !line.contains("ssl_") && !line.contains("listen "));
@@ -92,7 +92,6 @@ fn nginx(program: &Path, server: &TestServer, change: impl Fn(&str) -> String) -
     let block = change(&plain.join("\n"))
         .replace("server_name", &format!("listen 127.0.0.1:{}; server_name", free_port()));
     let (head, tail) = block.split_once("location").unwrap();
-    // The port stays last.
     let text = format!(
         "daemon off; master_process off; pid nginx.pid; error_log stderr crit; events {{}}\n\
          http {{ access_log off; proxy_read_timeout 1s; proxy_buffering on;\n{}\nlocation{tail}\n}}\n# {}",

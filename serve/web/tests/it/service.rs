@@ -116,7 +116,7 @@ fn tokenize_returns_the_tokens_of_a_text() {
 #[test]
 fn detokenize_returns_the_text_of_tokens() {
     let server = TestServer::echo(Echo::default());
-    // The first two bytes of a character of three: one mark stands for it.
+    // Two bytes of a character of three: one mark stands for it.
     let body = server.post_json("/detokenize", &json!({ "tokens": [97, 98, 0xE6, 0x97] })).json();
     assert_eq!(body, json!({ "content": "ab\u{FFFD}" }));
     let beyond = server.post_json("/detokenize", &json!({ "tokens": [97, 4_000_000] }));

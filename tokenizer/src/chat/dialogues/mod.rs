@@ -1,7 +1,7 @@
 //! Generated conversations: a corpus without a download.
 //!
-//! To tell a model from a table of its text, training lacks a tenth of the filled-in forms
-//! ([`Dialogues::reserved`]) and a few forms ([`Dialogues::held_out`]). A dialogue depends only on seed and number.
+//! To tell a model from a table of its text, training lacks a tenth of the filled-in forms ([`Dialogues::reserved`])
+//! and a few forms ([`Dialogues::held_out`]). A dialogue depends on seed and number alone.
 
 mod topics;
 
@@ -23,7 +23,6 @@ pub struct Dialogues {
     part: Part,
 }
 
-/// Each question belongs to one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Training,

@@ -1,11 +1,11 @@
-//! Topics of dialogues. `{0}` and `{1}` in a question are drawn words.
+//! Topics of dialogues. `{0}` and `{1}` stand for drawn words.
 
 use super::Draws;
 
 pub(super) struct Topic {
     pub(super) training: &'static [&'static str],
     pub(super) held_out: &'static [&'static str],
-    /// Frequency in training, about the square root of the number of questions.
+    /// In training, about the square root of the number of questions.
     pub(super) share: usize,
     /// A question's words, and its answer.
     pub(super) draw: fn(&mut Draws) -> (Vec<String>, String),

@@ -26,7 +26,6 @@ pub enum Format {
     Parquet,
 }
 
-/// Holds almost any JSON-lines file's first line.
 const SAMPLE_BYTES: u64 = 64 << 10;
 
 pub(super) fn format(path: &Path, plain_bytes: bool) -> Result<(Format, Option<Compression>), Error> {

@@ -26,7 +26,7 @@ pub(crate) fn parse_line(line: &[u8]) -> Result<Body, String> {
     record::parse(line)
 }
 
-/// Parses exactly `{"text": "…"}`, in half the time of `serde_json`, which gets all other lines.
+/// Parses exactly `{"text": "…"}`, in half the time of `serde_json`, which gets other lines.
 fn only_text(line: &[u8]) -> Option<String> {
     let value = line.strip_prefix(br#"{"text":"#)?;
     let value = value.strip_prefix(b" ").unwrap_or(value);
@@ -67,8 +67,8 @@ fn copy_plain<'l>(mut rest: &'l [u8], text: &mut Vec<u8>) -> &'l [u8] {
     &rest[plain..]
 }
 
-/// Bytes before the first quote, backslash or control character. Each test subtracts from all bytes at once and marks
-/// those that borrow. Borrows spread upwards: later marks may be false.
+/// Bytes before the first quote, backslash or control character. Tests subtract from all bytes at once and mark
+/// borrows, which spread upwards.
 fn plain_bytes(block: [u8; 8]) -> usize {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     let word = u64::from_le_bytes(block);

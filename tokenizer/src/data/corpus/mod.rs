@@ -71,7 +71,6 @@ pub enum Body {
 pub(crate) struct FilePart {
     document: u64,
     begins: bool,
-    /// In the file, before the part.
     position: u64,
     body: Body,
 }
@@ -111,9 +110,9 @@ impl Iterator for FileParts {
 }
 
 impl Corpus {
-    /// Finds files under `inputs`, without hidden and empty ones. A folder of records may also hold a README, and splits
-    /// other than `train`, which are left out. With `plain_bytes`, files other than JSON lines and
-    /// Parquet need not be UTF-8.
+    /// Finds files under `inputs`, without hidden and empty ones. A folder of records may also hold a README, and
+    /// splits other than `train`: they are left out. With `plain_bytes`, files other than JSON lines and Parquet need
+    /// not be UTF-8.
     pub fn find(inputs: &[PathBuf], plain_bytes: bool) -> Result<Self, Error> {
         let mut files = Vec::new();
         for input in inputs {
@@ -193,7 +192,7 @@ impl Body {
     }
 }
 
-/// In a folder of records, leaves out descriptions, and beside files of a split `train` those of other splits.
+/// Leaves out descriptions, and beside files of a split `train` other splits.
 fn keep_records(files: &mut Vec<CorpusFile>, from: usize) {
     let is_text = |file: &CorpusFile| matches!(file.format, Format::Text | Format::Bytes);
     let base = |file: &CorpusFile| file.name.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
@@ -218,7 +217,7 @@ fn keep_records(files: &mut Vec<CorpusFile>, from: usize) {
     files.append(&mut folder);
 }
 
-/// Does not follow links to folders: they may form a cycle.
+/// Follows no links to folders: they may form a cycle.
 fn search(root: &Path, folder: &Path, plain_bytes: bool, files: &mut Vec<CorpusFile>) -> Result<(), Error> {
     for entry in fs::read_dir(folder).map_err(Error::read(folder))? {
         let entry = entry.map_err(Error::read(folder))?;

@@ -1,4 +1,4 @@
-//! Reads a Parquet file's rows as records, and of its columns only those that records have.
+//! Reads a Parquet file's rows as records, and only their columns.
 
 use std::{
     path::{Path, PathBuf},
@@ -75,7 +75,7 @@ fn object(row: Row) -> Value {
     Value::Object(row.into_columns().into_iter().map(|(name, field)| (name, value(field))).collect())
 }
 
-/// Numbers, dates and maps, which no record has, become null.
+/// Numbers, dates and maps become null.
 fn value(field: Field) -> Value {
     match field {
         Field::Str(text) => Value::String(text),

@@ -29,14 +29,13 @@ struct Turn {
     content: Value,
 }
 
-/// A record has one of the first three, or two of the others.
+/// One of the first three, or two of the others.
 pub(super) const KEYS: [&str; 6] =
     ["text", "messages", "conversations", "prompt", "completion", "instruction"];
 
 pub(super) const FIELDS: [&str; 9] =
     ["text", "messages", "conversations", "prompt", "completion", "instruction", "input", "output", "system"];
 
-/// The error is the reason.
 pub(super) fn parse(line: &[u8]) -> Result<Body, String> {
     body(serde_json::from_slice(line).map_err(|error| reason(&error))?)
 }

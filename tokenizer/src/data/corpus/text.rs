@@ -39,7 +39,6 @@ impl FileBytes {
         Ok(())
     }
 
-    /// Pending bytes before the cut, and whether they reach it.
     fn before_cut(&self) -> (usize, bool) {
         match self.cut.map(|cut| (cut - self.position) as usize) {
             Some(cut) if cut <= self.pending.len() => (cut, true),

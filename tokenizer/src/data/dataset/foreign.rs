@@ -1,5 +1,4 @@
-//! llm.c's and nanoGPT's `.bin` shards, found by name. They name no tokenizer: the caller's gives vocabulary and
-//! opening token.
+//! llm.c's and nanoGPT's `.bin` shards, found by name. The caller's tokenizer gives vocabulary and opening token.
 
 use std::{
     fs::{self, File},
@@ -22,7 +21,7 @@ const CHECKED_IDS: u64 = 1 << 20;
 /// Per file, in its fingerprint.
 const SAMPLED_BYTES: u64 = 1 << 20;
 
-/// Sorted `.bin` files with `train` or `val` in their names. `None` without files of either split.
+/// Sorted `.bin` files with `train` or `val` in their names. `None` without either split.
 pub(super) fn find(folder: &Path, split: Split) -> Result<Option<Vec<PathBuf>>, Error> {
     let mut of_either = false;
     let mut files = Vec::new();
@@ -61,7 +60,6 @@ pub(super) fn format(path: &Path) -> Result<ShardFormat, Error> {
     }
 }
 
-/// Finds ids beyond the vocabulary before a run reaches them.
 pub(super) fn check_vocabulary(shard: &ShardMap) -> Result<(), Error> {
     shard.read(0, CHECKED_IDS.min(shard.tokens()) as usize).map(|_| ())
 }

@@ -1,6 +1,6 @@
-//! Reads shards as windows of tokens at any position, in an order that a cursor resumes.
+//! Reads shards as windows of tokens, in an order that a cursor resumes.
 //!
-//! A window depends only on files, plan, position and seed. So workers that share positions read one stream.
+//! A window depends only on files, plan, position and seed: workers that share positions read one stream.
 
 mod cursor;
 mod foreign;
@@ -142,7 +142,7 @@ impl TokenDataset {
         Ok(dataset)
     }
 
-    /// Opens other programs' shards, with ids below `vocab_size`. Windows can begin with documents only given `bos`.
+    /// Opens other programs' shards, with ids below `vocab_size`. Only given `bos`, windows can begin with documents.
     pub fn from_files(
         files: &[PathBuf],
         format: ShardFormat,
@@ -215,7 +215,7 @@ impl TokenDataset {
         self.bos
     }
 
-    /// Beginnings of documents within the split; `None` where only [`bos`](Self::bos) shows them.
+    /// `None` where only [`bos`](Self::bos) shows them.
     pub(crate) fn document_starts(&self) -> Option<Vec<u64>> {
         let mut before = 0;
         let mut all = Vec::new();
@@ -286,7 +286,7 @@ impl TokenDataset {
         places.map(|place| Ok((place, self.window(place)?)))
     }
 
-    /// Reads the split: compares checksums, and all ids with the vocabulary.
+    /// Reads the split: compares checksums, and ids with the vocabulary.
     pub fn verify(&self) -> Result<(), Error> {
         let entries = self.manifest.as_ref().map(|(_, manifest, split)| &split.entry(manifest).shards);
         for (at, Shard { tokens, mask, .. }) in self.shards.iter().enumerate() {

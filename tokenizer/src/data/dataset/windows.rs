@@ -1,4 +1,4 @@
-//! The window table: where windows begin, so that every counted target counts exactly once.
+//! Where windows begin: every counted target counts exactly once.
 //!
 //! A window spans consecutive tokens of one shard; neighbours may overlap. A target counts in the first window that
 //! predicts it. A window that no document or shard fills is moved back or padded.
@@ -35,7 +35,7 @@ pub enum Align {
 pub struct Targets {
     /// In the files.
     pub counted: u64,
-    /// In an epoch's windows. A shard's first token is never predicted, and its last may fill no window.
+    /// In an epoch's windows. A shard's first token is never predicted; its last may fill no window.
     pub seen: u64,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct WindowTable {
 
 #[derive(Debug)]
 enum WindowStarts {
-    /// `firsts`: each shard's first window.
+    /// Each shard's first window.
     Even { firsts: Vec<u64>, len: u64 },
     /// Shard and first token, in file order.
     Listed(Vec<(u32, u64)>),
@@ -195,7 +195,7 @@ fn listed(shards: &[Shard], bos: Option<u32>, length: u64, align: Align) -> Resu
     Ok(WindowStarts::Listed(places))
 }
 
-/// Calls `add` with each window's first token, in order. `documents` are their beginnings.
+/// Calls `add` with each window's first token, in order. `documents`: their beginnings.
 fn list(
     shard: &Shard,
     documents: impl Iterator<Item = u64>,
@@ -206,7 +206,6 @@ fn list(
     let last = shard.tokens.tokens().saturating_sub(1);
     let context = if shard.mask.is_some() { length / 2 } else { 0 };
     let mut documents = documents.peekable();
-    // A shard may begin within a document.
     let mut document = 0;
     let mut predicted = 0;
 
@@ -226,7 +225,7 @@ fn list(
                 let least = (target - 1).saturating_sub(context).max(document).min(end - length);
                 let most = (target - 1).min(end - length);
                 let question = |starts: &Starts| starts.first_within(least..most + 1);
-                // Two windows begin and end a shorter document.
+                // Two windows cover a shorter document.
                 let is_long = end - document > 2 * length;
                 shard.starts.as_ref().filter(|_| is_long).and_then(question).unwrap_or(least)
             }

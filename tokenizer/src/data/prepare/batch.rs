@@ -14,7 +14,7 @@ use crate::{
     permutation::mix,
 };
 
-/// Large, so threads seldom wait at a batch's end.
+/// Large: threads seldom wait at a batch's end.
 const BATCH_BYTES: usize = 4 << 20;
 const BATCH_PARTS: usize = 1 << 14;
 
@@ -30,7 +30,7 @@ pub(super) struct Batch {
 pub(super) struct EncodedPart {
     pub(super) split: Split,
     pub(super) begins: bool,
-    /// Random; the smallest go to validation.
+    /// The smallest random numbers go to validation.
     drawn: u64,
     /// In the shard's format: a quarter to half of ids' memory.
     pub(super) tokens: Vec<u8>,
@@ -258,7 +258,6 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// Lets several threads encode a long document.
 fn split_long(part: Part) -> impl Iterator<Item = Part> {
     let mut rest = Some(part);
     std::iter::from_fn(move || {

@@ -1,7 +1,7 @@
 //! Text to shards in one pass and constant memory.
 //!
 //! A thread reads documents, the thread pool encodes them and a thread writes shards, a few batches apart. Batches keep
-//! their order, so the result depends neither on threads nor on speed.
+//! their order: the result depends neither on threads nor on speed.
 
 mod bad_records;
 mod batch;
@@ -155,7 +155,7 @@ impl Preparation {
             let mut progress = Progress { input_bytes: corpus.bytes(), ..Progress::default() };
             let mut encoder = Encoder::new(tokenizer, corpus, split, cut, self.on_bad_record);
             let encoding = || {
-                // Owned, so leaving early ends the other stages too.
+                // Owned: leaving early ends the other stages.
                 let to_writer: SyncSender<EncodedBatch> = to_writer;
                 let batches: Receiver<Result<Batch, Error>> = batches;
                 for batch in batches {
@@ -168,7 +168,6 @@ impl Preparation {
                     progress.tokens += encoded.tokens;
                     progress.position = encoded.position;
                     if to_writer.send(encoded).is_err() {
-                        // The writer reports its error.
                         break;
                     }
                     observe(progress);

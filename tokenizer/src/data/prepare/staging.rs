@@ -23,7 +23,7 @@ pub(super) struct Staging {
     lock: Option<File>,
 }
 
-/// An equal set's manifest in `out`; `None` for an absent or empty folder. Anything else is an error.
+/// The equal set's manifest; `None` for an absent or empty folder. Anything else is an error.
 pub(super) fn existing(
     out: &Path,
     plan: &Manifest,

@@ -9,7 +9,7 @@ pub(crate) enum Content {
     Narrow,
     /// 32-bit, as llm.c's Llama 3 shards.
     Wide,
-    /// A byte per token: 1 for training targets.
+    /// A byte per token: 1 for targets.
     Mask,
     /// 32-bit positions: see [`super::Starts`].
     Starts,
@@ -39,7 +39,7 @@ impl Content {
         }
     }
 
-    /// Bytes of any `first` and `ids`, all within the vocabulary.
+    /// Bytes of any `first` and `ids` within the vocabulary.
     pub(crate) fn encode(self, first: Option<u32>, ids: &[u32]) -> Vec<u8> {
         fn all<const N: usize>(first: Option<u32>, ids: &[u32], encode: impl Fn(u32) -> [u8; N]) -> Vec<u8> {
             let mut bytes = Vec::with_capacity((first.iter().len() + ids.len()) * N);

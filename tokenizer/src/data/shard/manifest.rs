@@ -1,4 +1,4 @@
-//! `manifest.json`: the contents of a set of shards. Written last, so its folder is complete.
+//! `manifest.json`: a set's contents. Written last: its folder is complete.
 
 use std::{
     io::ErrorKind,
@@ -70,7 +70,7 @@ pub struct Input {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase", tag = "by")]
 pub enum SplitRule {
-    /// By a hash of each document's text, so copies stay together. A single document is divided by
+    /// By a hash of each document's text: copies stay together. A single document is divided by
     /// [`Position`](Self::Position).
     Document {
         /// Share for validation.

@@ -65,7 +65,6 @@ impl ShardMap {
         Ok(shard)
     }
 
-    /// nanoGPT's headerless 16-bit ids.
     pub(crate) fn open_headerless(path: &Path, vocabulary: u32) -> Result<Self, Error> {
         let map = map(path, 2, |found| ShardProblem::NotPairs { found })?;
         let found = map.len() as u64;
@@ -121,7 +120,7 @@ impl ShardMap {
         }
     }
 
-    /// Fills `ids` with unchecked ids up to `at`, the last first. Returns how many.
+    /// Fills `ids` with unchecked ids up to `at`, last first. Returns how many.
     pub(crate) fn read_backwards(&self, at: u64, ids: &mut [u32]) -> usize {
         let end = if at < self.tokens { at as usize + 1 } else { 0 };
         let count = ids.len().min(end);
@@ -142,7 +141,7 @@ impl ShardMap {
         self.ids(0, self.tokens as usize).zip(0..).filter_map(move |(found, at)| (found == id).then_some(at))
     }
 
-    /// Compares the checksum, and all ids with the vocabulary.
+    /// Compares the checksum, and ids with the vocabulary.
     pub(crate) fn verify(&self, expected: Option<Fingerprint>) -> Result<(), Error> {
         verify(&self.path, self.payload(), expected)?;
         for from in (0..self.tokens).step_by(STRIDE as usize) {
@@ -152,7 +151,7 @@ impl ShardMap {
     }
 }
 
-/// Ids at `positions` of the concatenated `shards`, up to their end.
+/// At `positions` of the concatenated `shards`, up to their end.
 pub(crate) fn read_across<'s>(
     shards: impl Iterator<Item = &'s ShardMap>,
     positions: Range<u64>,

@@ -1,7 +1,7 @@
 //! Token shards, between preparation and training.
 //!
-//! A shard has llm.c's `.bin` format: a header of 256 32-bit integers, then ids. A manifest describes a set.
-//! Conversations have loss masks in the same format, a byte per token; beginnings of documents have a file, too.
+//! A shard has llm.c's `.bin` format: a header of 256 32-bit integers, then ids. So do loss masks, a byte per token,
+//! and documents' beginnings. A manifest describes a set.
 
 mod header;
 mod manifest;

@@ -1,7 +1,7 @@
 //! Where documents and questions begin in a shard.
 //!
-//! A file in the shards' format: positions in ascending order, 32 bits each. The highest bit marks a later question of
-//! a conversation; a position without it opens a document.
+//! Ascending positions in the shards' format, 32 bits each. The highest bit marks a later question of a conversation; a
+//! position without it opens a document.
 
 use std::{ops::Range, path::Path};
 
@@ -10,7 +10,7 @@ use crate::{error::Error, regular};
 
 const QUESTION: u32 = 1 << 31;
 
-/// A shard's beginnings, read whole: 4 bytes each.
+/// Read whole: 4 bytes each.
 #[derive(Debug)]
 pub(crate) struct Starts(Vec<u32>);
 

@@ -11,10 +11,10 @@ use sha2::{Digest, Sha256};
 use super::{Content, Header, ShardEntry, SideEntry, SplitEntry, Starts};
 use crate::{error::Error, fingerprint::Fingerprint};
 
-/// Hashed and written at once, in the core's cache.
+/// Hashed and written in the core's cache.
 const BUFFER: usize = 1 << 18;
 
-/// Bytes between syncs. A shard's last sync blocks later work; earlier ones overlap with encoding.
+/// Bytes. A shard's last sync blocks later work; earlier ones overlap with encoding.
 const SYNC_INTERVAL: usize = 8 << 20;
 
 #[derive(Debug)]
@@ -37,7 +37,6 @@ struct OpenShard {
     documents: u64,
 }
 
-/// The header is written last, with the final count.
 #[derive(Debug)]
 struct Payload {
     path: PathBuf,
@@ -64,8 +63,8 @@ impl SplitWriter {
         self.begins = true;
     }
 
-    /// Appends tokens (see [`Content::encode`]) of `bytes` bytes of text, with later `questions` at these places;
-    /// starts another shard when one is full.
+    /// Appends tokens (see [`Content::encode`]) of `bytes` bytes of text, with later `questions` at these places.
+    /// Starts another shard when one is full.
     pub(crate) fn push(
         &mut self,
         mut tokens: &[u8],

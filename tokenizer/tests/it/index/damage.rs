@@ -59,7 +59,6 @@ fn a_file_cut_anywhere_is_refused_by_name() {
         let places = [0, 1, 7, 8, 16, 32, 63, 64, 65, whole.len() / 2, whole.len() - 1];
         for cut in places.into_iter().filter(|cut| *cut < whole.len()) {
             fs::write(&path, &whole[..cut]).expect("writing");
-            // After the last brace only a line break is lost.
             let harmless = name == "index.json" && cut == whole.len() - 1;
             match open(&sets) {
                 Err(Error::Index { path: named, .. }) => {

@@ -112,7 +112,7 @@ fn digest(mut file: File) -> io::Result<Fingerprint> {
 
 const PARALLEL_FILES: usize = 4;
 
-/// Runs `work` in parallel: one core hashes slower than a disk reads. Returns the first failure in file order.
+/// In parallel: one core hashes slower than a disk reads. Returns the first failure in file order.
 fn each_file<F: Sync, T: Send, E: Send>(
     files: &[F],
     work: impl Fn(&F) -> Result<T, E> + Sync,
@@ -134,7 +134,7 @@ fn each_file<F: Sync, T: Send, E: Send>(
     Ok(done)
 }
 
-/// Refuses links: their targets are outside the checkpoint.
+/// Refuses links, which point out of the checkpoint.
 #[derive(Default)]
 struct Tree {
     files: BTreeMap<String, PathBuf>,

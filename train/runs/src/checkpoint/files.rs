@@ -4,11 +4,11 @@
 pub const WEIGHTS: &str = "model.safetensors";
 /// The optimizer's state.
 pub const MOMENTS: &str = "optimizer.safetensors";
-/// The run's progress: its step and other numbers.
+/// The run's progress.
 pub const STATE: &str = "state.json";
-/// The complete configuration. The run directory has it too.
+/// The complete configuration, as in the run directory.
 pub const CONFIG: &str = "config.json";
 /// Identities of indexed texts (`longest_match`).
 pub const INDEXES: &str = "indexes.json";
-/// The tokenizer's folder. The run directory has it too.
+/// The tokenizer's folder, as in the run directory.
 pub const TOKENIZER: &str = "tokenizer";

@@ -1,6 +1,6 @@
 //! `manifest.json`: a checkpoint's files with checksums, and a digest of the manifest.
 //!
-//! It must equal what this program writes, so every changed byte is detected.
+//! It must equal what this program writes: every changed byte is detected.
 
 use serde::{Deserialize, Serialize};
 use tokenizer::Fingerprint;
@@ -17,7 +17,7 @@ pub(super) const MAX_BYTES: u64 = 16 << 20;
 pub(super) struct Manifest {
     version: u32,
     pub(super) step: u64,
-    /// Numbers a run's saves. A run resumed at an earlier step saves lower steps later.
+    /// Numbers a run's saves: their steps fall when a run resumes at an earlier one.
     pub(super) sequence: u64,
     pub(super) files: Vec<Entry>,
     seal: Fingerprint,

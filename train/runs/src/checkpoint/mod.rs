@@ -1,9 +1,9 @@
-//! Checkpoints: folders of files with checksums, whole or absent, verified to the last bit before use
+//! Checkpoints: folders of files with checksums, whole or absent, verified before use
 //! (`any_flipped_bit_is_found_and_named`).
 //!
 //! # Crash safety
 //!
-//! Each step of a save is durable before the next begins:
+//! Each step of a save is durable before the next:
 //!
 //! 1. Sync files and folders in `step-00000250.partial`, then write its manifest.
 //! 2. Write the pointer as `latest.partial`.
@@ -11,11 +11,11 @@
 //! 4. Rename the pointer to `latest`.
 //!
 //! Readers ignore `.partial` names, and the next save removes them: a save that ends before step 3 did not happen.
-//! After it, the manifest with the highest number counts, even if `latest` names an older checkpoint. Only steps 1 and
-//! 2 need disk space (`a_disk_that_fills_up_anywhere_in_a_save_leaves_the_store_as_it_was`).
+//! After it, the manifest with the highest number counts, even if `latest` names another. Only steps 1 and 2 need disk
+//! space (`a_disk_that_fills_up_anywhere_in_a_save_leaves_the_store_as_it_was`).
 //!
 //! A checkpoint of the same step becomes `step-00000250.replaced` and counts until its replacement is in place. Removal
-//! first renames to `.partial`, so nothing half removed looks damaged.
+//! first renames to `.partial`: nothing half removed looks damaged.
 //!
 //! One process saves in a run directory, one checkpoint at a time. Callers wait for the files only; any thread can seal
 //! (`a_checkpoint_exists_once_it_is_sealed_on_any_thread`).
@@ -85,7 +85,7 @@ pub struct Verified {
     pub step: u64,
     /// File bytes without the manifest.
     pub bytes: u64,
-    /// Digest of its weights' file.
+    /// Digest of the weights' file.
     pub weights: Option<Fingerprint>,
 }
 
@@ -162,7 +162,7 @@ impl Checkpoints {
         self.pointed(BEST)
     }
 
-    /// Marks `step`'s existing checkpoint as best.
+    /// Marks `step`'s checkpoint as best.
     pub fn mark_best(&self, step: u64) -> Result<(), CheckpointError> {
         if !self.path_of(step).is_dir() {
             return Err(self.absent(format!("checkpoint of step {step}")));
@@ -209,7 +209,7 @@ impl Checkpoints {
         }
     }
 
-    /// Latest save first; unreadable manifests last.
+    /// Latest first; unreadable manifests last.
     fn candidates(&self) -> Result<Vec<Candidate>, CheckpointError> {
         let mut candidates = Vec::new();
         for name in self.names()? {
@@ -230,7 +230,6 @@ impl Checkpoints {
         Ok(candidates)
     }
 
-    /// Empty if there is no folder.
     fn names(&self) -> Result<Vec<String>, CheckpointError> {
         let read = || -> io::Result<Vec<String>> {
             let entries = match fs::read_dir(&self.folder) {
@@ -273,7 +272,7 @@ impl Checkpoints {
         others.find_map(|candidate| verify(&candidate.path).ok()).map(|whole| whole.path)
     }
 
-    /// A step's folder; may not exist.
+    /// A step's folder, which may not exist.
     pub fn path_of(&self, step: u64) -> PathBuf {
         self.folder.join(name_of(step))
     }

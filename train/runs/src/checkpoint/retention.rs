@@ -5,12 +5,12 @@ pub(super) struct Rule {
     pub(super) keep_last: usize,
     /// Multiples stay.
     pub(super) keep_every: Option<u64>,
-    /// Steps of `latest` and `best`, which stay.
+    /// `latest` and `best`, which stay.
     pub(super) pointed: [Option<u64>; 2],
 }
 
 impl Rule {
-    /// Steps to remove. The first of `steps`, the latest save, stays.
+    /// The first of `steps`, the latest save, stays.
     pub(super) fn removable(&self, steps: &[u64]) -> Vec<u64> {
         let older = steps.iter().copied().skip(self.keep_last.max(1));
         let stays = |step: u64| {
@@ -34,7 +34,6 @@ mod tests {
 
     #[test]
     fn the_checkpoint_saved_last_stays_whatever_its_step() {
-        // The run went back to step 100 and saved step 200 again.
         assert_eq!(Rule::default().removable(&[200, 900, 800]), [900, 800]);
     }
 }

@@ -13,7 +13,7 @@ use super::{
     BEST, CheckpointError, Checkpoints, LATEST, PREFIX, REPLACED, Saved, contents, name_of, pointer_text,
 };
 
-/// A written checkpoint. It exists once sealed.
+/// A checkpoint that exists once sealed.
 #[derive(Debug)]
 #[must_use]
 pub struct Unsealed {
@@ -33,7 +33,7 @@ impl Checkpoints {
         self.write(step, expected_bytes, write)?.seal()
     }
 
-    /// Writes the files. Neither save nor prune before [`Unsealed::seal`] completes the save, on any thread.
+    /// Writes the files. Neither save nor prune until [`Unsealed::seal`], on any thread, completes the save.
     pub fn write(
         &self,
         step: u64,
@@ -107,7 +107,7 @@ impl Checkpoints {
         }
         durable::rename(&path, &replaced)?;
         durable::rename(partial, &path).inspect_err(|_| {
-            // If this fails too, readers find the checkpoint as `.replaced`.
+            // Otherwise readers find the checkpoint as `.replaced`.
             let _ = durable::rename(&replaced, &path);
         })
     }
@@ -126,7 +126,6 @@ impl Unsealed {
         Ok(Saved { path: self.checkpoints.path_of(self.step), bytes })
     }
 
-    /// Returns the files' bytes.
     fn put_in_place(&self) -> anyhow::Result<u64> {
         let Self { checkpoints, step, sequence } = self;
         let partial = checkpoints.partial_path_of(*step);
@@ -142,7 +141,7 @@ impl Unsealed {
 
     fn or_remove<T>(&self, done: anyhow::Result<T>) -> Result<T, CheckpointError> {
         done.map_err(|cause| {
-            // Report the first failure, not the cleanup's.
+            // The first failure counts, not the cleanup's.
             let _ = fs::remove_dir_all(self.checkpoints.partial_path_of(self.step));
             self.checkpoints.saving(self.step)(cause)
         })

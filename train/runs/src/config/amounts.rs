@@ -49,7 +49,7 @@ fn budget(text: &str) -> Result<Budget, String> {
     text.parse().map_err(|error: BudgetError| error.to_string())
 }
 
-/// `auto` is `None`: the environment and device decide.
+/// `auto` is `None`: environment and device decide.
 impl Meaning for Option<Budget> {
     fn read(text: &str) -> Result<Self, String> {
         match text {

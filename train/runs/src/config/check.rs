@@ -336,7 +336,7 @@ impl Refusals {
         }
     }
 
-    /// Refuses settings that need absent chat control tokens. A tokenizer file is checked when read.
+    /// Refuses settings that need absent chat control tokens. Reading a tokenizer file checks it.
     fn conversations(&mut self, Config { tokenizer, data, eval, .. }: &Config) {
         let chat_keys = ["tokenizer.chat", "tokenizer.kind"];
         if tokenizer.kind != TokenizerKind::File && !tokenizer.chat {

@@ -34,7 +34,7 @@ pub struct Changes {
 }
 
 impl Config {
-    /// Compares with the trained configuration. Unless `begun`, only model and vocabulary are fixed.
+    /// Unless `begun`, only model and vocabulary are fixed.
     pub fn changes_since(&self, before: &Self, begun: bool) -> Changes {
         let mut changes = Changes::default();
         let [old, new] = [before, self]
@@ -57,8 +57,7 @@ impl Config {
         let (ours, theirs) = (&self.train, &before.train);
         let (section, _) = key.split_once('.').unwrap_or((key, ""));
         match key {
-            // Weights are stored in f32. Data, indexes and frozen weights are compared by
-            // digest, so they may move.
+            // Weights are stored in f32. Data, indexes and frozen weights are compared by digest: they may move.
             "model.compute"
             | "data.path"
             | "data.mixture"
@@ -80,7 +79,7 @@ impl Config {
         }
     }
 
-    /// Makes paths absolute: a saved configuration is used from any folder.
+    /// Makes paths absolute, for use from any folder.
     pub fn resolve_paths(&mut self) -> anyhow::Result<()> {
         let Self { data, tokenizer, memory, .. } = self;
         let paths = [&mut data.path, &mut data.val_path, &mut tokenizer.path, &mut memory.disk];
@@ -135,7 +134,7 @@ mod tests {
         Config::load("toy", &set).expect("a preset with valid values")
     }
 
-    /// If a toy run resumes with `set`.
+    /// Changes to a toy run resumed with `set`.
     fn changes(set: &[&str], begun: bool) -> [Vec<String>; 2] {
         let Changes { allowed, refused } = config(set).changes_since(&config(&[]), begun);
         [allowed, refused].map(|changes| changes.into_iter().map(|change| change.key).collect())

@@ -1,4 +1,4 @@
-//! Hostile configurations are refused, or equal their own JSON after reading. None panics.
+//! Hostile configurations are refused, or equal their own JSON after reading; none panics.
 
 use proptest::{prelude::*, sample::Index};
 use serde_json::Value;

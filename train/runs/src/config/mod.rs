@@ -76,7 +76,6 @@ impl Config {
     /// (`section.key=value`).
     pub fn load(name: &str, set: &[String]) -> Result<Self, ConfigError> {
         let path = Path::new(name);
-        // A folder does not hide a preset.
         if path.exists() && !path.is_dir() {
             let text = regular::read_text(path, MAX_BYTES)
                 .map_err(|unread| ConfigError::Unreadable { path: path.to_owned(), source: unread.into() })?;
@@ -116,7 +115,7 @@ impl Config {
         }
     }
 
-    /// Complete JSON. Reading it gives an equal configuration.
+    /// Complete JSON, which reads back equal.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("numbers, texts and lists always serialise") + "\n"
     }

@@ -50,7 +50,6 @@ fn assign(given: &str, tree: &mut Map<String, Value>) -> Result<String, String> 
             break;
         }
         if place.is_null() {
-            // A section that is left out.
             *place = Value::Object(Map::new());
         }
         let found = place.to_string();

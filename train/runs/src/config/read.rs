@@ -1,7 +1,7 @@
 //! Strict reading of a JSON tree into a [`Config`].
 //!
-//! The serialised defaults list the keys. Values are put into them one by one, so one wrong type hides no other. Later
-//! checks see a default in its place.
+//! The serialised defaults list the keys. Values replace them one by one: one wrong type hides no other. Later checks
+//! see its default.
 
 use models::GptConfig;
 use models::presets;
@@ -22,7 +22,7 @@ pub(super) fn config(
     overrides: &Overrides,
     problems: &mut Problems,
 ) -> Config {
-    // Names the schema for editors.
+    // For editors.
     given.remove("$schema");
     let mut reader = Reader { known: known_keys(), given, overrides, problems };
     let config = Config {
@@ -47,7 +47,6 @@ fn placeholder_model() -> GptConfig {
     presets::preset("gpt2").expect("a preset of this name")
 }
 
-/// All keys with sections: `train.schedule.kind`.
 fn known_keys() -> Vec<String> {
     fn walk(tree: &Value, path: &str, keys: &mut Vec<String>) {
         for (key, below) in tree.as_object().into_iter().flatten() {
@@ -175,8 +174,8 @@ impl Reader<'_> {
         self.problems.unknown_key(path, meant, self.overrides);
     }
 
-    /// The most similar known key; on a tie, one of this section: `train.dialogues` means `data.dialogues`. A key of
-    /// this section that differs only in underscores wins.
+    /// The most similar known key; on a tie, one of this section: `train.dialogues` means `data.dialogues`. A key that
+    /// differs in underscores alone wins.
     fn meant(&self, section: &str, key: &str) -> String {
         let sibling = |known: &&String| **known == joined(section, last(known));
         let (mut known, others): (Vec<_>, Vec<_>) = self.known.iter().partition(sibling);

@@ -1,4 +1,4 @@
-//! `docs/reference/configuration.md` and the schema beside it, which these tests compare or write.
+//! `docs/reference/configuration.md` and its schema, which these tests compare or write.
 
 use std::fmt::Write;
 

@@ -465,7 +465,7 @@ impl MemorySection {
         }
     }
 
-    /// Disk folder and the part to reserve, if any.
+    /// Disk folder, and the part to reserve.
     pub fn disk_part(&self) -> Option<(&Path, DiskPart)> {
         self.disk.as_deref().map(|folder| (folder, self.disk_budget.value()))
     }

@@ -1,4 +1,4 @@
-//! `train.together`: how many micro-batches pass a segment together.
+//! `train.together`: micro-batches that pass a segment together.
 
 use std::fmt;
 

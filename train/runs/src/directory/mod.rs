@@ -1,6 +1,6 @@
 //! The run directory, and whether a run starts or resumes in it.
 //!
-//! A resumed run uses its saved configuration, or a given one: differences are printed or refused.
+//! A resumed run uses its saved configuration, or a given one, whose differences are printed or refused.
 
 mod names;
 mod start;
@@ -107,7 +107,7 @@ impl RunDirectory {
         };
         config.resolve_paths()?;
 
-        // Before the directory exists, which would block the corrected command.
+        // Before the directory exists, which would block a corrected command.
         let is_expected = |key: &str| pretrained.is_none() || key != "tokenizer.path";
         if let Some((key, dead)) = config.dead_paths().into_iter().find(|(key, _)| is_expected(key)) {
             return Err(BadInput(format!("`{key}` leads nowhere: there is no {}", dead.display())).into());
@@ -168,7 +168,7 @@ impl RunDirectory {
         let mut config = Config::load(name.unwrap_or(&saved.to_string_lossy()), set)?;
         config.resolve_paths()?;
 
-        // The checkpoint's configuration counts: a user may have edited the run's.
+        // The checkpoint's counts: a user may have edited the run's.
         let learned = from.as_ref().map_or_else(|| saved.to_owned(), |from| from.path.join(CONFIG));
         let before = Config::load(&learned.to_string_lossy(), &[])?;
         let begun = from.as_ref().is_none_or(|from| from.step > 0);

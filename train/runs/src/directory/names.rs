@@ -40,7 +40,7 @@ pub(super) fn unused(name: Option<&str>) -> PathBuf {
     numbered(name).find(|path| !path.join(CONFIG).exists()).expect("numbers do not run out")
 }
 
-/// The last run of this name; the first path if there is none.
+/// The last run of this name, else the first path.
 pub fn latest_named(name: Option<&str>) -> PathBuf {
     let there = numbered(name).take_while(|path| path.join(CONFIG).exists()).last();
     there.unwrap_or_else(|| unused(name))

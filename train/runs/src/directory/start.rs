@@ -1,4 +1,4 @@
-//! The start of a run: locks its directory, writes its configuration last, and undoes its work on failure.
+//! A run's start: locks its directory, writes its configuration last, and undoes its work on failure.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -18,13 +18,12 @@ const PREPARED: [&str; 2] = [TOKENIZER, "data"];
 pub const SUMMARY: &str = "summary.json";
 const LOCK: &str = "lock";
 
-/// A run directory in preparation: [`commit`](Self::commit) makes it a run, and dropping undoes it.
+/// A run directory in preparation: [`commit`](Self::commit) makes it a run, a drop undoes it.
 #[derive(Debug)]
 pub struct Start<'r> {
     directory: &'r RunDirectory,
     lock: Option<File>,
     fresh: bool,
-    /// Folders made, innermost first.
     made: Vec<PathBuf>,
 }
 
@@ -33,7 +32,7 @@ pub struct Start<'r> {
 pub struct Lock(#[expect(dead_code, reason = "the lock lives as long as the open file")] Option<File>);
 
 impl RunDirectory {
-    /// Makes the directory and locks out other processes.
+    /// Makes the directory and locks it.
     pub fn start(&self) -> anyhow::Result<Start<'_>> {
         let fresh = !self.path.join(CONFIG).exists();
         // With a lock but no run, a killed start left them.
@@ -54,7 +53,7 @@ impl RunDirectory {
 
     fn lock(&self) -> anyhow::Result<File> {
         let path = self.path.join(LOCK);
-        // Untruncated: a run from elsewhere may have a link of this name.
+        // Untruncated: a foreign run may have a link of this name.
         let file = File::options().write(true).create(true).truncate(false).open(&path);
         let file = file.with_context(|| format!("making {}", path.display()))?;
         match file.try_lock() {
@@ -92,7 +91,7 @@ impl Start<'_> {
         durable::write(&path, config.to_json().as_bytes())
             .with_context(|| format!("writing {}", path.display()))?;
         self.fresh = false;
-        // Results before a resumption.
+        // An earlier attempt's results.
         clear(&run.join(SUMMARY), |path| fs::remove_file(path))?;
         Ok(Lock(self.lock.take()))
     }
@@ -109,9 +108,8 @@ impl Drop for Start<'_> {
         if !self.fresh {
             return;
         }
-        // The next start removes leftovers. The lock marks them as ours, so it goes last.
+        // The next start removes leftovers. The lock marks them as ours: it goes last.
         if self.clear().is_ok() && fs::remove_file(self.directory.path.join(LOCK)).is_ok() {
-            // Folders that hold something stay.
             let checkpoints = self.directory.path.join(checkpoint::FOLDER);
             for folder in [&checkpoints].into_iter().chain(&self.made) {
                 let _ = fs::remove_dir(folder);

@@ -24,7 +24,7 @@ fn frozen_weights_come_in_twice_per_group_and_never_leave() {
         assert_eq!(plan.refusals(), [""; 0], "{plan}");
         let frozen = held(&plan, "weights, frozen");
         assert!(frozen.spills > 2 * GIB, "{plan}");
-        // All other spills, in both directions.
+        // Other spills, in both directions.
         let others = plan.bytes_out_per_step;
         assert!(others < plan.bytes_in_per_step / 20, "{plan}");
         let come = plan.bytes_in_per_step - others;
@@ -81,7 +81,6 @@ fn a_packed_base_takes_its_bits_and_crosses_the_link_as_it_is() {
     for (base, sixteenths) in [("bf16", 32), ("int8", 16), ("nf4", 9)] {
         let plan = seven(&[&format!("memory.base={base}")]);
         assert_eq!(plan.refusals(), [""; 0], "{plan}");
-        // An f32 scale for 128 numbers of eight bits.
         let scales = if base == "int8" { numbers / 32 } else { 0 };
         assert_eq!(frozen(&plan), others + numbers / 16 * sixteenths + scales, "{base}");
         assert_eq!(held(&plan, "weights").bytes, held(&exact, "weights").bytes);

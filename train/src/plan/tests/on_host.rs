@@ -57,7 +57,7 @@ fn sharded_ranks_hold_old_weights_and_read_ones_at_once() {
     assert!((98 * GIB..104 * GIB).contains(&plan.host_least), "{} of {plan}", plan.host_least);
 }
 
-/// Host memory is 24 GiB, a fifth reserved; states take 50 GiB.
+/// Host memory is 24 GiB, a fifth reserved; 50 GiB of states.
 #[test]
 fn states_beyond_host_memory_go_to_the_disk_with_their_time_and_wear() {
     let described = |text: &str, more: &[&str]| {
@@ -130,7 +130,7 @@ fn only_as_many_states_go_to_the_disk_as_needed() {
     assert!(before > 0);
 }
 
-/// A compact state lacks half of each weight, so steps read weights into pinned memory.
+/// A compact state lacks half of each weight: steps read weights into pinned memory.
 #[test]
 fn weights_that_steps_read_never_go_to_the_disk() {
     let settings = |state| {
@@ -158,7 +158,7 @@ fn weights_that_steps_read_never_go_to_the_disk() {
     }
 }
 
-/// Ranks own whole parameters, so all their matrices' states go.
+/// Ranks own whole parameters, whose states all go.
 #[test]
 fn each_rank_keeps_its_share_of_sharded_states_on_its_own_disk() {
     let host = |bytes| Machine {

@@ -1,4 +1,4 @@
-//! The number of micro-batches that pass each segment together.
+//! Micro-batches that pass each segment together.
 
 use super::on_host::large;
 use super::*;

@@ -72,7 +72,7 @@ fn parts(installation: &backend_offload::CudaInstallation) -> Vec<Finding> {
     vec![driver, compiler, headers]
 }
 
-/// Version of the driver's kernel module, followed by a comma. Empty under WSL2, which has none.
+/// Version of the driver's kernel module, and a comma. Empty under WSL2, which has none.
 #[cfg(feature = "cuda")]
 fn kernel_module() -> String {
     let text = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Findings about disks: room and speed of the current folder and of the cache folder.
+//! Findings about disks: room and speed of the current and the cache folder.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,6 @@ use super::Finding;
 use crate::figures::si;
 use crate::machine::cache_folder;
 
-/// Bytes of a measurement.
 const WRITTEN: usize = 64 << 20;
 
 /// Checkpoints of the smallest preset need less.
@@ -40,7 +39,7 @@ fn finding(subject: &'static str, folder: &Path) -> Finding {
     Finding::fine(subject, found)
 }
 
-/// The cache is optional, so nothing about it is missing.
+/// The cache is optional: nothing is missing.
 fn cache_finding(cache: &Path) -> Finding {
     let existing = cache.ancestors().find(|folder| folder.exists()).map(PathBuf::from);
     let finding = finding("cache folder", existing.as_deref().unwrap_or(cache));

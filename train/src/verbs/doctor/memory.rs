@@ -1,4 +1,4 @@
-//! Findings about host memory: RAM, the control group's cap, WSL2's cap, and the limit of page-locked memory.
+//! Findings about host memory: RAM, the caps of control group and WSL2, and the limit of page-locked memory.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use backend_offload::{Bytes, available_host_memory};
 
 use super::Finding;
 
-/// `root` is `/`; tests give a folder with files of their own.
+/// `root` is `/`; tests give a folder.
 pub(super) fn findings(root: &Path) -> Vec<Finding> {
     let mut findings = vec![ram(root)];
     findings.extend(cgroup(root));
@@ -35,13 +35,13 @@ fn ram(root: &Path) -> Finding {
     Finding::fine("RAM", found)
 }
 
-/// Microsoft's kernels name their maker in their release.
+/// Microsoft's kernels name their maker.
 fn is_wsl(root: &Path) -> bool {
     read(root, "proc/sys/kernel/osrelease")
         .is_some_and(|release| release.to_lowercase().contains("microsoft"))
 }
 
-/// The tightest limit of the process's control group and its ancestors; `None` without a limit.
+/// The tightest limit of the process's control group and its ancestors, if any.
 fn cgroup(root: &Path) -> Option<Finding> {
     let groups = read(root, "proc/self/cgroup")?;
     let limits = groups.lines().flat_map(|line| {
@@ -58,7 +58,7 @@ fn cgroup(root: &Path) -> Option<Finding> {
         };
         files.into_iter().filter_map(|file| read(root, &file)?.trim().parse::<u64>().ok())
     });
-    // Version 1 writes a number near 2⁶³ if there is no limit.
+    // Version 1 writes a number near 2⁶³ for no limit.
     let limit = limits.min().filter(|limit| *limit < 1 << 60)?;
     Some(Finding::note(
         "control group",

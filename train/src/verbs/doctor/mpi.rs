@@ -1,4 +1,4 @@
-//! The finding about Open MPI: its launcher and its library.
+//! Open MPI's launcher and library.
 
 use std::env;
 use std::process::Command;

@@ -18,7 +18,7 @@ pub(super) fn export<B: Backend>(
     trained: &Trained,
     gpt: &Gpt<B>,
 ) -> anyhow::Result<()> {
-    // First, so that a refused shape or vocabulary leaves no empty folder.
+    // First: a refused shape or vocabulary leaves no empty folder.
     gguf::check(gpt.config()).map_err(|error| BadInput(error.to_string()))?;
     let fields = fields(trained, gpt.config().vocab_size)?;
 
@@ -29,7 +29,6 @@ pub(super) fn export<B: Backend>(
     Ok(())
 }
 
-/// Fields needed beside the weights.
 fn fields(trained: &Trained, words: usize) -> anyhow::Result<Vec<(String, Value)>> {
     let tokenizer = &trained.tokenizer;
     let vocabulary = tokenizer.llama_cpp(words).map_err(|error| BadInput(error.to_string()))?;

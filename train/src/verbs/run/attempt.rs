@@ -38,7 +38,7 @@ use crate::{machine, report};
 pub(super) struct Part<'a> {
     pub(super) args: &'a Args,
     pub(super) directory: RunDirectory,
-    /// The plan and the device's matmul FLOP/s, on rank 0 only.
+    /// With the device's matmul FLOP/s, on rank 0 only.
     pub(super) planned: Option<(Plan, Option<f64>)>,
     pub(super) surveyed: Stats,
     pub(super) stop: Arc<AtomicBool>,
@@ -88,7 +88,7 @@ impl Part<'_> {
         Ok(outcome.ending)
     }
 
-    /// Prepares the next step; `None` if the run has taken all.
+    /// `None` if the run has taken all steps.
     fn open<I: Offloadable>(
         &mut self,
         ranks: &mut Ranks,
@@ -105,7 +105,7 @@ impl Part<'_> {
         // Steps of epochs follow from the data.
         let is_done = |step: u64| step >= config.train.steps && config.train.epochs.is_none();
         if let Some(done) = checkpoint.filter(|checkpoint| is_done(checkpoint.step)) {
-            // A run stopped after its last checkpoint still lacks its summary.
+            // A run stopped after its last checkpoint lacks its summary.
             if let Some(summary) = summary::finished_summary(&run, done.step) {
                 if ranks.leads() {
                     print_done(&run, done.step, args.json.then_some(&summary));
@@ -125,7 +125,7 @@ impl Part<'_> {
             data = Some(prepare()?);
             Ok(Vec::new())
         })?;
-        // Other ranks find rank 0's data.
+        // Rank 0 has prepared it.
         let data = data.map_or_else(prepare, Ok)?;
         let mut training = TrainingWindows::open(&config, &data)?;
         config.set_sequences(training.sequences());
@@ -142,7 +142,7 @@ impl Part<'_> {
         let wear = open_wear::<I>(&config, &run, device, plan.optimizer_disk_bytes, ranks)?;
         let (gpt, optimizer, mut progress) =
             first_state::<I>(directory, device, (&mut *ranks, &mut exchange), plan.states_on_disk)?;
-        // Frees memory that only building the model needed.
+        // Frees memory of building the model.
         trim::<I>(device);
         runs::pages::give_back();
         same_data(&mut progress, &training)?;
@@ -167,7 +167,7 @@ impl Part<'_> {
         let mut lock = None;
         ranks.led(|| {
             training::trial::<I>(&learner, &session)?;
-            // From here on the run can be resumed.
+            // The run can now be resumed.
             lock = start.take().map(|start| start.commit(&session.config)).transpose()?;
             Ok(Vec::new())
         })?;
@@ -300,7 +300,7 @@ fn describe(config: &Config, training: &TrainingWindows, validation: &Validation
     }
 }
 
-/// Call before the optimizer's states are on the disk. Fails on all ranks if one may not take a step.
+/// Before the optimizer's states are on the disk. Fails on all ranks if one may take no step.
 fn open_wear<I: Offloadable>(
     config: &Config,
     run: &Path,

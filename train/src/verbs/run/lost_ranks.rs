@@ -1,4 +1,4 @@
-//! Recovery from lost ranks with state of their own: survivors restart as if to resume the last checkpoint
+//! Recovery from lost ranks with state of their own: survivors resume the last checkpoint
 //! (`ranks_with_own_state_restart_as_if_started_to_resume`).
 //!
 //! Each restart has fewer ranks, so restarts end. Only rank 0 saves; without it the run ends
@@ -23,14 +23,14 @@ use crate::training::{Failed, computes_nothing};
 
 #[derive(Debug, Default)]
 pub(super) struct LostRanks {
-    /// Whether these processes have saved a checkpoint; only rank 0 knows.
+    /// Whether these processes have saved; only rank 0 knows.
     saved: bool,
     /// Until the restarted run records it.
     last: Option<Loss>,
 }
 
 impl LostRanks {
-    /// Returns the survivors, or the run's error if no rank is lost. The run's memory must be free already.
+    /// Returns the survivors, or the run's error if no rank is lost. The run's memory must be free.
     pub(super) fn survive<I: Offloadable>(
         &mut self,
         failed: Failed,
@@ -39,17 +39,17 @@ impl LostRanks {
         let Failed { error, mut ranks, saved } = failed;
         self.saved |= saved;
         let loss = ranks.drop_lost_ranks().map_err(|other| other.context(format!("{error:#}")))?;
-        // Without a lost rank the failure would only repeat.
+        // Without a lost rank the failure would repeat.
         let Some(loss) = loss.filter(|loss| !loss.gone.is_empty()) else { return Err(error) };
         self.last = Some(loss);
-        // Takes pending errors of dropped operations from the device.
+        // Takes dropped operations' pending errors from the device.
         _ = Offload::<I>::sync(device);
         trim::<I>(device);
         reset_peaks::<I>(device);
         Ok(ranks)
     }
 
-    /// `directory` then begins with the survivors' last checkpoint, or with the start of the run.
+    /// `directory` then begins with the survivors' last checkpoint, or the run's start.
     pub(super) fn restart_from_checkpoint(
         &self,
         directory: &mut RunDirectory,
@@ -97,7 +97,7 @@ impl LostRanks {
     }
 }
 
-/// Refusals are not bad input, since the run had begun.
+/// Not bad input: the run had begun.
 fn plan_for(ranks: usize, config: &Config, plan: &Plan) -> anyhow::Result<Plan> {
     let machine = Machine { other_ranks: ranks - 1, ..plan.machine.clone() };
     let plan = Plan::new(config, &Footprint::of(&config.model)?, &machine).over(plan.data);

@@ -1,5 +1,4 @@
-//! Fills the folder to carry: binaries of check, trainer and this program, the PyTorch models, the script that runs
-//! them, and the commit.
+//! Fills the folder to carry: binaries, PyTorch models, their script, the commit.
 
 use std::{
     env, fs,
@@ -119,7 +118,7 @@ mod tests {
         );
     }
 
-    /// With `python` as the machine's Python: the measuring program's arguments, and whether the peer was carried.
+    /// The measuring program's arguments with `python`, and whether the peer was carried.
     fn measured_where(python: &str, test: &str) -> (String, bool) {
         let folder = env::temp_dir().join(format!("gpu-check-{test}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -158,7 +157,7 @@ mod tests {
         );
     }
 
-    /// Runs the script. The trainer's digest is `one` for a single process, `several` for ranks.
+    /// The script's outcome. The trainer's digest is `one` for a single process, `several` for ranks.
     fn outcome_of_ranks(gpus: &str, [one, several]: [&str; 2]) -> (bool, String) {
         let name = format!("gpu-check-ranks-{gpus}-{one}-{several}-{}", std::process::id());
         let folder = env::temp_dir().join(name);
@@ -201,7 +200,7 @@ mod tests {
         fs::create_dir_all(folder.join("lib")).unwrap();
         fs::write(folder.join("lib/libcuda.so.1"), b"\0\x7fELF\0CUDA stand-in\0").unwrap();
         write_script(&folder, "abc\n").unwrap();
-        // Fails in a folder without autotune settings.
+        // Fails without autotune settings.
         let binary =
             "#!/bin/sh\ngrep -q local cubecl.toml && echo '{\"program\": \"mlp\", \"verdict\": \"pass\"}'\n";
         fs::write(folder.join(BINARY), binary).unwrap();

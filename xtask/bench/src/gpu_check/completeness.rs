@@ -1,4 +1,4 @@
-//! Finds missing lines: per program a plain run, one without a budget, and one per budget.
+//! Missing lines: each program needs a plain run, one without a budget, and one per budget.
 
 use super::run::Run;
 

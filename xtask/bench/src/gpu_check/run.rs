@@ -8,7 +8,6 @@ pub(super) struct Run {
     pub(super) date: String,
     pub(super) commit: String,
     pub(super) command: String,
-    /// From the script, sorted by name.
     pub(super) machine: Map<String, Value>,
     pub(super) verdicts: Vec<Verdict>,
     pub(super) bandwidth: Option<Value>,
@@ -79,7 +78,6 @@ impl Run {
         self.verdicts.iter().filter_map(|verdict| Some((verdict.name(), verdict.error.as_deref()?)))
     }
 
-    /// A skipped check proves and disproves nothing.
     pub(super) fn shortcoming(&self) -> Option<String> {
         let failed: Vec<_> =
             self.verdicts.iter().filter(|verdict| verdict.outcome == Outcome::Fail).collect();

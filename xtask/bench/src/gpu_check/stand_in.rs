@@ -1,4 +1,4 @@
-//! Runs on the stand-in for CUDA (`cargo xtask stand-in cargo xtask gpu-check --here`) must not pass for a GPU's.
+//! Runs on the CUDA stand-in (`cargo xtask stand-in cargo xtask gpu-check --here`) must not pass for a GPU's.
 
 use std::ffi::OsString;
 
@@ -26,8 +26,7 @@ pub(super) fn check_name(run: &Run, device: &str) -> Result<()> {
     Ok(())
 }
 
-/// The stand-in sets `CUDA_PATH` for the program. The build must not see it: it would rebuild `cudarc` and its
-/// dependents.
+/// The stand-in's `CUDA_PATH`, which would make the build compile `cudarc` again.
 pub(super) fn withheld_from_the_build(ours: impl Fn(&str) -> Option<OsString>) -> &'static [&'static str] {
     if ours("STAND_IN_CACHE").is_some() { &["CUDA_PATH"] } else { &[] }
 }

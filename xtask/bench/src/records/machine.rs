@@ -1,4 +1,4 @@
-//! Facts about this machine for a record.
+//! This machine's facts.
 
 use std::{fs, path::Path, thread};
 
@@ -54,7 +54,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// From the driver: containers often lack `nvidia-smi`.
+/// Containers often lack `nvidia-smi`.
 fn information() -> Option<String> {
     let gpu = fs::read_dir("/proc/driver/nvidia/gpus").ok()?.next()?.ok()?;
     fs::read_to_string(gpu.path().join("information")).ok()

@@ -5,7 +5,7 @@ use std::fmt::{Arguments, Write as _};
 /// From the top left.
 pub(crate) type At = (f64, f64);
 
-/// Classes `c0`, `c1` and so on colour lines and dots.
+/// Classes `c0`, `c1` and so on.
 pub(crate) const COLOURS: usize = 6;
 
 const STYLE: &str = "\
@@ -42,7 +42,6 @@ impl Canvas {
         self.put(format_args!("<polyline class=\"{class}\" points=\"{}\"/>", points.join(" ")));
     }
 
-    /// Shows `said` under the pointer.
     pub(crate) fn dot(&mut self, class: &str, (x, y): At, said: &str) {
         self.put(format_args!(
             "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\"><title>{}</title></circle>",

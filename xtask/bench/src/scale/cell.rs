@@ -1,4 +1,4 @@
-//! Medians and quartiles of one exchange's repetitions.
+//! Medians and quartiles of one exchange.
 
 use super::sample::{Kind, Link, Sample};
 
@@ -16,7 +16,7 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Lower quartile, for fitting. Other load only adds time; in most turns, it also shifts the median.
+    /// Lower quartile, for fitting: other load only adds time.
     pub(super) fn undisturbed(&self) -> f64 {
         self.quartiles.0
     }
@@ -66,7 +66,7 @@ pub(super) type Trio = [Kind; 3];
 pub(super) const SUMS: Trio = [Kind::Plain, Kind::Alone, Kind::PlainAgain];
 pub(super) const STEPS: Trio = [Kind::Step, Kind::StepUnderMpi, Kind::StepAgain];
 
-/// Extra time of the second kind, by ratios within a turn.
+/// The second kind's extra time, by ratios within a turn.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Overhead {
     pub(super) bytes: u64,

@@ -1,8 +1,7 @@
 //! Least-squares line: `time = latency + bytes × seconds per byte`.
 //!
-//! Sizes and times span three orders of magnitude, and no line fits all: cached sizes are faster. Squared seconds would
-//! leave the latency to chance. Squared relative errors would let the smallest size distort the rate. So relative
-//! errors give the latency, then seconds give the rate.
+//! Times span three orders of magnitude: no line fits all. Squared seconds would leave the latency to chance; squared
+//! relative errors, the rate to the smallest size. So relative errors give the latency, then seconds the rate.
 
 /// Neither number is negative.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -16,15 +15,14 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Fits points of (bytes, seconds). `None` with fewer than two sizes, or if a time is not positive.
+    /// From (bytes, seconds). `None` with fewer than two sizes, or if a time is not positive.
     pub(super) fn fit(points: &[(f64, f64)]) -> Option<Self> {
         let (first, _) = points.first()?;
         let differ = points.iter().any(|(bytes, _)| bytes.total_cmp(first).is_ne());
         if !differ || points.iter().any(|(_, seconds)| *seconds <= 0.0) {
             return None;
         }
-        // Minimise the sum of (latency × u + per_byte × v − 1)², with u = 1 / seconds and v = bytes / seconds: both
-        // derivatives are zero.
+        // Minimise the sum of (latency × u + per_byte × v − 1)², with u = 1 / seconds and v = bytes / seconds.
         let sum = |term: fn(f64, f64) -> f64| {
             points.iter().map(|(bytes, seconds)| term(*bytes, *seconds)).sum::<f64>()
         };

@@ -88,7 +88,6 @@ impl Findings {
         )
     }
 
-    /// An estimate for a world of one.
     fn share_of_a_step(&self) -> String {
         let Some(largest) = self.sums.iter().max_by_key(|overhead| overhead.bytes) else {
             return String::new();
@@ -224,7 +223,7 @@ pub(super) mod tests {
     #[test]
     fn a_world_of_one_is_a_share_of_the_simulated_step() {
         let said = findings(&samples()).measurements();
-        // 500 MB are 29.8 times 16 MiB: 29.8 × 0.1005 s of 10 s; half a percent is overhead.
+        // 500 MB are 29.8 times 16 MiB: 29.8 × 0.1005 s of 10 s.
         assert!(said.contains("the whole sum is 29.95 % of a step of 10.0 s"), "{said}");
         assert!(said.contains("adds to it +0.149 %"), "{said}");
     }

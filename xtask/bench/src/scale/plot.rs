@@ -1,4 +1,4 @@
-//! A record's picture: measured rates by size, simulated efficiencies by ranks.
+//! A record's picture: rates by size, simulated efficiencies by ranks.
 
 use crate::records::{
     bytes::Bytes,
@@ -85,7 +85,6 @@ fn efficiencies(
     }
 }
 
-/// At least one.
 fn intervals(count: usize) -> f64 {
     count.saturating_sub(1).max(1) as f64
 }

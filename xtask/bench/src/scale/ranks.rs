@@ -1,4 +1,4 @@
-//! Builds crate `exchange`'s measuring program; runs it alone or as ranks.
+//! Runs crate `exchange`'s measuring program, alone or as ranks.
 
 use std::{
     env,
@@ -91,7 +91,7 @@ impl Launcher {
         Ok(set.fold(ranks, |ranks, (name, value)| ranks.environment(name, value)))
     }
 
-    /// On one machine, Open MPI defaults to shared memory.
+    /// Open MPI defaults to shared memory.
     fn transport(&self, link: Link) -> &'static str {
         match link {
             Link::SharedMemory if self.release < 5 => "self,vader",
@@ -101,7 +101,7 @@ impl Launcher {
     }
 }
 
-/// For the record, without folders of this machine.
+/// For the record, without folders.
 pub(super) fn shown(launcher: &Launcher, worlds: &[usize], workload: &Workload) -> Result<Vec<String>> {
     let alone = Invocation::new(NAME).arguments(workload.arguments()).to_string();
     let mut lines = vec![alone];

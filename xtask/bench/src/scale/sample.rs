@@ -1,4 +1,4 @@
-//! One repetition of one exchange, parsed from the measuring program's output: a record's raw data.
+//! One repetition of one exchange, parsed: a record's raw data.
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ pub(super) enum Kind {
     PlainAgain,
     /// Training without MPI.
     Step,
-    /// The same step under `mpirun -n 1`.
+    /// Under `mpirun -n 1`.
     StepUnderMpi,
     StepAgain,
 }
@@ -162,7 +162,6 @@ pub(super) fn from_csv(text: &str) -> Result<Vec<Sample>> {
 pub(super) mod tests {
     use super::*;
 
-    /// Exact latency and time per byte.
     pub(in super::super) fn samples() -> Vec<Sample> {
         let mut samples = Vec::new();
         let mut take = |link, ranks, kind, bytes, sent, seconds| {

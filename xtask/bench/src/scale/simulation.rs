@@ -1,8 +1,8 @@
-//! Predicts steps at unmeasured numbers of ranks, from fitted lines.
+//! Predicts steps at unmeasured numbers of ranks.
 //!
-//! A line fitted at `n` ranks is extrapolated to `N`. The engine writes to every other rank: latency grows with `N −
-//! 1`. Each rank sends `(N − 1) / N` of the bytes, and time per byte follows. Votes after sums scale like latency. An
-//! assumed network adds its latency and the time of the bytes sent.
+//! A line fitted at `n` ranks is extrapolated to `N`. Every rank writes to all others: latency grows with `N − 1`, as
+//! for votes after sums. Each sends `(N − 1) / N` of the bytes: so grows the time per byte. An assumed network adds its
+//! latency and the sent bytes' time.
 
 use std::fmt;
 
@@ -64,7 +64,7 @@ pub(super) struct Model {
     one_bit: Line,
     /// Seconds per vote.
     commit: f64,
-    /// Bytes sent per byte of gradients at `ranks`: exact, and one bit.
+    /// Sent per byte of gradients at `ranks`: exact, and one bit.
     sent: (f64, f64),
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Forecast {
     pub(super) exchange: f64,
     /// Compute over compute and exchange, if all ranks share one rank's step.
     pub(super) strong: f64,
-    /// The same if each computes a whole step.
+    /// If each computes a whole step.
     pub(super) weak: f64,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn line(cells: &[Cell], link: Link, ranks: usize, kind: Kind) -> Opti
 }
 
 impl Model {
-    /// Fits cells at the most ranks; `None` with fewer than two sizes.
+    /// From cells at the most ranks; `None` with fewer than two sizes.
     pub(super) fn fit(cells: &[Cell], link: Link) -> Option<Self> {
         let ranks = cells.iter().filter(|cell| cell.link == link).map(|cell| cell.ranks).max()?;
         let sent = |kind| {
@@ -110,7 +110,6 @@ impl Model {
         line.latency * self.peers(ranks) + line.per_byte * bytes * self.share(ranks)
     }
 
-    /// Predicted seconds, with the vote.
     fn exchange(&self, way: Way, ranks: u64, bytes: f64, network: Network) -> f64 {
         if ranks < 2 {
             return 0.0;
@@ -132,12 +131,11 @@ impl Model {
         }
     }
 
-    /// Peers relative to the measurement.
     fn peers(&self, ranks: u64) -> f64 {
         (ranks - 1) as f64 / (self.ranks - 1) as f64
     }
 
-    /// Share of bytes sent per rank, relative to the measurement.
+    /// Bytes sent per rank, relative to the measurement.
     fn share(&self, ranks: u64) -> f64 {
         self.peers(ranks) * self.ranks as f64 / ranks as f64
     }

@@ -89,7 +89,7 @@ pub(super) fn lines(cells: &[Cell]) -> String {
     markdown(&["Link, ranks", "Kind", "Latency", "MB/s", "Largest error"], &rows)
 }
 
-/// The largest sum at each smaller number of ranks, which the fit did not see.
+/// The largest sum at each smaller number of ranks, unseen by the fit.
 pub(super) fn check(cells: &[Cell], models: &[Model]) -> String {
     let mut rows = Vec::new();
     for model in models {

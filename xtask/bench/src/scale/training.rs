@@ -1,4 +1,4 @@
-//! Training steps of one rank, without and under `mpirun`, in turn.
+//! One rank's steps, without and under `mpirun`, in turn.
 
 use std::{path::Path, time::Duration};
 
@@ -63,7 +63,7 @@ pub(super) fn shown(launcher: &Launcher) -> Result<[String; 2]> {
     Ok([by_itself.to_string(), under_mpi.to_string()])
 }
 
-/// Rotates kinds: none always runs first.
+/// No kind always runs first.
 fn by_turns(turns: u64, mut run: impl FnMut(Kind) -> Result<Timed>) -> Result<Vec<Sample>> {
     let mut samples = Vec::new();
     let mut weights = None;

@@ -1,4 +1,4 @@
-//! Finds the greatest working depth: all smaller ones work, no larger one.
+//! Finds the greatest working depth: all smaller ones work.
 
 use anyhow::Result;
 

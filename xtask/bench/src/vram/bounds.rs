@@ -1,4 +1,4 @@
-//! Cells against bounds: least bytes moved, the link's speed, the longer of computing and copying.
+//! Cells against bounds: fewest bytes, the link's speed, the longer of computing and copying.
 
 use super::{cell::Cell, simulation, summary::Summary, table};
 
@@ -24,7 +24,7 @@ and those that were not. Energy is the GPU's between the first step and the last
 measured or recorded is left out.
 ";
 
-/// Empty if no cell has a figure beyond its step time.
+/// Empty if no cell has more than a step time.
 pub(super) fn markdown(cells: &[Cell]) -> String {
     let rows: Vec<_> = cells.iter().filter_map(|cell| row(cell, cells)).collect();
     if rows.iter().all(|row| row[3..].iter().all(|figure| figure == table::NOTHING)) {
@@ -59,7 +59,7 @@ fn exposed(run: &Summary, reference: &Summary) -> Option<String> {
     Some(if longer > 0.0 { format!("{longer:.1} ms") } else { "none".to_owned() })
 }
 
-/// Bytes in and out: the median step's and the bound.
+/// Bytes in and out, of median step and bound.
 pub(super) fn moved_and_bound(run: &Summary) -> Option<[(u64, u64); 2]> {
     Some([(run.spilled_in_median?, run.spilled_out_median?), (run.least_in?, run.least_out?)])
 }

@@ -16,7 +16,7 @@ pub(super) enum Budget {
 
 const EXAMPLE: &str = "write `75%`, `8GiB` or `unlimited`";
 
-/// Device bytes of a process; `None` is no limit.
+/// Device bytes; `None` is no limit.
 pub(super) type Limit = Option<u64>;
 
 impl Budget {

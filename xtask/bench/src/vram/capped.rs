@@ -1,7 +1,7 @@
-//! `bench-vram --peer pytorch` on a GPU: the trainer and the same model in PyTorch, in turn, under equal memory caps.
+//! `bench-vram --peer pytorch` on a GPU: the trainer and PyTorch in turn, under equal memory caps.
 //!
-//! PyTorch keeps all on the device, or activations or parameters and moments in host memory. Its rows have a sweep's
-//! columns, empty where PyTorch reports nothing.
+//! PyTorch keeps all on the device, or activations or parameters and moments in host memory. Columns that it does not
+//! report stay empty.
 
 use std::{
     fs,
@@ -41,7 +41,7 @@ struct Shape {
     words: &'static [&'static str],
 }
 
-/// Both compute in f32 with TF32 factors and recompute nothing.
+/// In f32 with TF32 factors, without recomputation.
 const SHAPES: [Shape; 1] = [Shape {
     config: "gpt-124m",
     settings: &[
@@ -54,13 +54,12 @@ const SHAPES: [Shape; 1] = [Shape {
     words: &["--batch", "8", "--time", "1024"],
 }];
 
-/// Each runs the trainer and all `WAYS` at every budget.
+/// The trainer and all `WAYS` at every budget.
 const ROUNDS: usize = 3;
 
 const ROWS: &str = "peer.csv";
 const PAGE: &str = "peer.md";
 
-/// The script's exit code without memory.
 const OUT_OF_MEMORY: i32 = 4;
 
 pub(super) fn default_models() -> Vec<String> {

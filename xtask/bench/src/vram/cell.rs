@@ -21,7 +21,7 @@ pub(super) struct Cell {
 pub(super) enum Outcome {
     Fits(Box<Summary>),
     DoesNotFit(String),
-    /// By a signal; the kernel sends one when memory runs out.
+    /// The kernel sends a signal when memory runs out.
     Killed(String),
     OutOfTime(String),
     Skipped(String),

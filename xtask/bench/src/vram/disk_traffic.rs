@@ -1,4 +1,4 @@
-//! Replayed steps' traffic with a disk below the host, and its lower bound.
+//! Replayed steps' traffic with a disk, and its lower bound.
 
 use pager_replay::disk_bound;
 

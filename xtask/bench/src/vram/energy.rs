@@ -1,4 +1,4 @@
-//! Energy of steps, counted by NVIDIA's driver. Its library, NVML, is optional and loaded at run time.
+//! Energy of steps, counted by NVIDIA's optional library NVML, loaded at run time.
 
 use std::{
     ffi::{c_int, c_uint, c_ulonglong, c_void},
@@ -14,11 +14,10 @@ pub(super) const NVML: &str = "libnvidia-ml.so.1";
 
 type Device = *mut c_void;
 
-/// The machine's only NVIDIA GPU.
 pub(super) struct Gpu {
     device: Device,
     energy: unsafe extern "C" fn(Device, *mut c_ulonglong) -> c_int,
-    /// Keeps the code of `energy` loaded.
+    /// Keeps `energy` loaded.
     _library: Library,
 }
 
@@ -60,7 +59,6 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// Since the driver was loaded.
     pub(super) fn joules(&self) -> Result<f64> {
         let mut millijoules = 0;
         // SAFETY: the same library opened the device; the pointer is to a value of the written type.
@@ -80,7 +78,6 @@ fn checked(status: c_int, failed: &str) -> Result<()> {
 /// Step and joules after the first and the latest step.
 #[derive(Default)]
 pub(super) struct Meter {
-    /// Bytes of the output read.
     seen: u64,
     first: Option<(u64, f64)>,
     latest: Option<(u64, f64)>,

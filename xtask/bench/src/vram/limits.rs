@@ -18,7 +18,7 @@ impl Limits {
     }
 
     fn after(&self, spent: Duration) -> Result<Duration, String> {
-        // Too short even to report the stop.
+        // Too short to report the stop.
         let left = self.total.saturating_sub(spent);
         if left < Duration::from_secs(1) {
             return Err(format!("the {} s for all cells were used up", self.total.as_secs()));

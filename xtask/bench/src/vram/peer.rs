@@ -1,6 +1,6 @@
-//! `bench-vram --peer pytorch` on the CPU: the trainer and the same model in PyTorch, in turn. For GPUs see `capped`.
+//! `bench-vram --peer pytorch` on the CPU: the trainer and PyTorch in turn. For GPUs see `capped`.
 //!
-//! A round runs each once, so other load affects both. Ratios are within a round.
+//! A round runs each once: other load affects both. Ratios are within a round.
 
 use std::{
     env,
@@ -31,7 +31,7 @@ const ROUNDS: usize = 3;
 
 pub(crate) const SCRIPT: &str = "xtask/peers/pytorch_gpt.py";
 
-/// `cargo xtask gpu-check` puts the script next to this program.
+/// Put there by `cargo xtask gpu-check`.
 pub(crate) const CARRIED: &str = "pytorch_gpt.py";
 
 pub(super) struct Twin {
@@ -118,7 +118,7 @@ pub(super) fn run(twin: &Twin, trainer: &Trainer, models: &[Model], limits: &Lim
     Ok(lines.join("\n"))
 }
 
-/// Refuses, before anything is built, models and devices that PyTorch lacks.
+/// Refuses, before the build, models and devices that PyTorch lacks.
 pub(super) fn check(models: &[Model], place: &Place) -> Result<()> {
     if place.device != "cpu" {
         bail!("--peer compares on the CPU and on CUDA, and not on {}; add --device cpu", place.device);

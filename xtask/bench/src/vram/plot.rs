@@ -1,4 +1,4 @@
-//! A record's picture: speed and peak memory against the budget, for light and dark pages.
+//! A record's picture: speed and peak memory against the budget.
 
 use crate::records::{
     bytes::Bytes,
@@ -7,7 +7,7 @@ use crate::records::{
 
 use super::{bounds, budget::Budget, cell::Cell, summary::Summary, table};
 
-/// Relative to the unlimited run, for a picture of all model sizes.
+/// Relative to the unlimited run: all sizes share a picture.
 struct Series<'a> {
     reference: &'a Summary,
     model: &'a str,
@@ -57,7 +57,7 @@ pub(super) fn svg(cells: &[Cell]) -> String {
     canvas.finish()
 }
 
-/// Spilled bytes per step against the budget, the bound dashed. `None` without bounds.
+/// Against the budget, the bound dashed. `None` without bounds.
 pub(super) fn bytes(cells: &[Cell]) -> Option<String> {
     let mut series = series(cells);
     let moved = |point: &Point| {
@@ -151,13 +151,11 @@ fn most(values: impl Iterator<Item = f64>) -> f64 {
 
 struct Panel {
     left: f64,
-    /// At the axes' ends.
     budget: f64,
     top: f64,
 }
 
 impl Panel {
-    /// Unlimited runs lie at the far right.
     fn at(&self, budget: Option<f64>, value: f64) -> At {
         let across = budget.map_or(1.0, |budget| budget / self.budget * 0.81);
         (self.left + PANEL.0 * across, TOP + PANEL.1 * (1.0 - value / self.top))

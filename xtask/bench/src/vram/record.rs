@@ -1,4 +1,4 @@
-//! A sweep's dated record: page, raw cells and pictures, rewritten after every cell.
+//! A sweep's record: page, raw cells and pictures, rewritten after every cell.
 
 use std::{
     fs,

@@ -1,6 +1,4 @@
-//! Replays recorded steps under budgets with the real pager, against a bound of bytes.
-//!
-//! It needs no device and measures nothing: bytes follow from recording and budget.
+//! Replays recorded steps under budgets with the real pager, against a bound. No device, no measurement.
 
 use std::{
     fs,
@@ -21,7 +19,7 @@ use super::{
     timeline,
 };
 
-/// The first replay learns the step; the last is steady.
+/// The first round learns the step; the last is steady.
 pub(super) const ROUNDS: usize = 4;
 
 pub(super) const POLICIES: [(&str, Policy); 2] = [("planned", Policy::Planned), ("recency", Policy::Recency)];
@@ -31,7 +29,7 @@ struct Row {
     budget: Budget,
     bytes: u64,
     policy: &'static str,
-    /// Bytes into and out of the device in the second and last round; `None` if an operation does not fit.
+    /// Bytes in and out, in the second and last round; `None` if an operation does not fit.
     moved: Option<[(u64, u64); 2]>,
     least: (u64, u64),
 }
@@ -53,9 +51,8 @@ pub(super) struct Rates {
     pub(super) link: Option<u64>,
     /// Operand bytes per second.
     pub(super) memory: Option<u64>,
-    /// Per second, where arithmetic is recorded.
     pub(super) flops: Option<f64>,
-    /// New weights from a host optimizer, in bytes per second.
+    /// Bytes per second of new weights from a host optimizer.
     pub(super) host: Option<u64>,
     /// Bytes per second.
     pub(super) disk: Option<u64>,
@@ -139,7 +136,7 @@ impl Simulation<'_> {
     }
 }
 
-/// Planned, with moves ahead of their use.
+/// With moves ahead.
 struct TimedStep {
     said: String,
     elapsed: Elapsed,
@@ -234,7 +231,7 @@ fn committed() -> Result<Vec<PathBuf>> {
     Ok(traces.into_iter().map(|(_, path)| path).collect())
 }
 
-/// Reads a step that repeats, the latest if the recording is longer.
+/// A step that repeats, the latest of a longer recording.
 pub(super) fn read(path: &Path) -> Result<Recording> {
     let bytes = fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
     let recording = Recording::from_bytes(&bytes).map_err(|error| anyhow!("{}: {error}", path.display()))?;

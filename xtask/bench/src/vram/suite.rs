@@ -31,7 +31,7 @@ pub(super) enum Crossing {
     Fp8,
 }
 
-/// Settings in turn; an empty list keeps the configuration's.
+/// An empty list keeps the configuration's.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Turns<'a> {
     pub(super) optimizers: &'a [Optimizer],
@@ -57,7 +57,7 @@ const STEPS_ONLY: [&str; 8] = [
     "checkpoint.last=false",
 ];
 
-/// No tokenizer training, and only the text that steps read. Neither changes a micro-batch's cost.
+/// No tokenizer training, and only the steps' text: a micro-batch costs the same.
 const QUICK_START: [&str; 3] = ["tokenizer.kind=bytes", "data.dialogues=5000", "train.accumulate=1"];
 
 /// A CPU computes in no type smaller than f32.
@@ -80,7 +80,7 @@ impl Place {
     }
 }
 
-/// Models `asked` for, else those that suit the place, each in all `turns`. `settings` come last and win.
+/// Models `asked` for, or suited to the place, each in all `turns`. The last of `settings` wins.
 pub(super) fn models(
     asked: &[String],
     steps: Option<u64>,
@@ -113,7 +113,6 @@ impl Model {
         let stem =
             Path::new(&config).file_name().map_or(config.as_str().into(), |name| name.to_string_lossy());
         let name = stem.strip_suffix(".json").unwrap_or(&stem).to_owned();
-        // An existing file keeps its own settings.
         let is_large_preset = name.starts_with("gpt-") && !Path::new(&config).exists();
         let (usual_steps, own): (u64, Vec<&str>) = match (name.as_str(), is_large_preset, place.has_gpu) {
             (_, true, true) => (8, QUICK_START.to_vec()),
@@ -140,7 +139,7 @@ impl Model {
         let mut settings = self.settings.clone();
         settings.push(format!("memory.optimizer={setting}"));
         if optimizer == Optimizer::Device {
-            // Smaller state types exist only on the host.
+            // Smaller types exist on the host only.
             settings.push("memory.optimizer_state=f32".to_owned());
         }
         Self { name, config: self.config.clone(), settings }

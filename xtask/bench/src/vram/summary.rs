@@ -1,4 +1,4 @@
-//! Fields of the trainer's JSON summary; also a record's columns.
+//! The trainer's JSON summary; also a record's columns.
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -35,7 +35,6 @@ summary! {
     weights_sha256: String,
     peak_device_bytes: u64,
     peak_host_bytes: u64,
-    /// All bytes over the link.
     #[serde(rename = "step_bytes_out")]
     bytes_out: u64,
     #[serde(rename = "step_bytes_in")]
@@ -58,12 +57,12 @@ summary! {
     spilled_out_median: Option<u64>,
     #[serde(default)]
     spilled_in_median: Option<u64>,
-    /// Of spilled tensors in the whole run, timed by `stall_seconds`.
+    /// In the whole run, timed by `stall_seconds`.
     #[serde(default, rename = "bytes_out")]
     spilled_out: Option<u64>,
     #[serde(default, rename = "bytes_in")]
     spilled_in: Option<u64>,
-    /// Blocks evicted and loaded ahead of need, and loaded in vain.
+    /// Evicted and loaded ahead of need, loaded in vain.
     #[serde(default)]
     left_ahead: Option<u64>,
     #[serde(default)]
@@ -91,7 +90,7 @@ impl Summary {
         (self.bytes_out + self.bytes_in).checked_div(self.steps).unwrap_or_default()
     }
 
-    /// Bytes out, bytes in, and both per parameter.
+    /// Bytes out, in, and both per parameter.
     pub(super) fn crossings_per_step(&self) -> (u64, u64, f64) {
         let each =
             [self.bytes_out, self.bytes_in].map(|bytes| bytes.checked_div(self.steps).unwrap_or_default());
@@ -110,7 +109,7 @@ impl Summary {
     }
 }
 
-/// A record's value; a number's text has all its bits.
+/// A number's text has all its bits.
 trait Column {
     fn to_column(&self) -> String;
 }
@@ -143,7 +142,7 @@ impl<T: Column> Column for Option<T> {
 pub(super) mod tests {
     use super::*;
 
-    /// With a key that the benchmark does not read.
+    /// With a key that is not read.
     pub(in super::super) const PRINTED: &str = r#"{"outcome": "done", "device": "cpu", "parameters": 1200000,
         "steps": 10, "tokens": 10240, "seconds": 4.0, "step_ms_median": 350.5, "tokens_per_second": 3000.0,
         "loss": 0.1, "val_loss": null, "losses_sha256": "aa", "weights_sha256": "bb",

@@ -17,7 +17,7 @@ use super::{
     trainer::Trainer,
 };
 
-/// `limited` changes the configuration under a budget. `after_each` gets all cells so far: a later failure loses none.
+/// `limited` changes the configuration under a budget. `after_each` gets all cells so far.
 pub(super) fn run(
     trainer: &Trainer,
     models: &[Model],
@@ -47,7 +47,7 @@ pub(super) fn run(
     Ok(cells)
 }
 
-/// Returns why bounds are missing. Recordings do not depend on the budget: any that fits will do.
+/// Why bounds are missing. Recordings are equal under all budgets that fit.
 fn note_bounds(
     trainer: &Trainer,
     model: &Model,

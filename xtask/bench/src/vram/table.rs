@@ -77,7 +77,7 @@ fn measured(run: &Summary, reference: Option<&Summary>, is_limited: bool) -> [St
     ]
 }
 
-/// Bytes per step over the link and, if any, to and from a disk.
+/// Per step over the link and, if any, to and from a disk.
 fn moved(run: &Summary) -> String {
     let over_the_link = Bytes(run.bytes_per_step());
     match run.disk_bytes_per_step() {
@@ -102,7 +102,7 @@ pub(super) fn markdown(cells: &[Cell]) -> String {
     cells.iter().map(|cell| line(&row(cell, cells))).fold(header + &rule, |table, line| table + &line)
 }
 
-/// Each direction, for cells that moved any; empty if none did.
+/// Each direction; empty if nothing moved.
 pub(super) fn over_the_link(cells: &[Cell]) -> String {
     let row = |cell: &Cell| {
         let run = cell.summary().filter(|run| run.bytes_per_step() > 0)?;

@@ -1,4 +1,4 @@
-//! One step as a picture: bytes on the device, then times of copies each way and of waiting.
+//! One step's picture: bytes on the device; copies each way and waits over time.
 
 use pager_replay::StepTimeline;
 

@@ -1,4 +1,4 @@
-//! The trainer as a program: a process per run, to which a peak belongs.
+//! The trainer as a program: a peak belongs to a process.
 
 use std::{
     env::consts::EXE_SUFFIX,
@@ -32,17 +32,17 @@ pub(crate) struct Trainer {
     pub(crate) origin: String,
     program: Invocation,
     device: String,
-    /// On the build's disk: temporary folders may lie in host memory, which is measured.
+    /// On the build's disk: temporary folders may lie in the measured host memory.
     scratch: PathBuf,
     gpu: Option<Gpu>,
 }
 
-/// Enough steps to find one that repeats.
+/// Enough to find one that repeats.
 const RECORDED: &str = "train.steps=4";
 
 const RUN: &str = "run";
 
-/// They would override a cell's settings or slow it down.
+/// Override settings or cost time.
 const WITHHELD: [&str; 3] = ["OFFLOAD_DEVICE_BUDGET", "OFFLOAD_HOST_BUDGET", "OFFLOAD_PARANOID"];
 
 impl Trainer {
@@ -121,7 +121,7 @@ impl Trainer {
 
     /// Removes the folder afterwards.
     pub(super) fn in_scratch<T>(&self, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
-        // Keeps files of two benchmarks at once apart.
+        // Two benchmarks may run at once.
         let scratch = self.scratch.join(std::process::id().to_string());
         fs::create_dir_all(&scratch).with_context(|| format!("{} could not be made", scratch.display()))?;
         let done = work(&scratch);
@@ -142,7 +142,6 @@ impl Trainer {
         let budget = limit.map_or_else(|| UNLIMITED.to_owned(), |bytes| format!("{bytes}B"));
         let run = scratch.join(RUN).to_string_lossy().into_owned();
         let program = program.arguments(arguments(model, &self.device, &budget, further, &run));
-        // The energy meter reads each step's line.
         let program = program.arguments(["--log-every", "1"]);
         let mut meter = Meter::default();
         let look = |said: &Path| {
@@ -162,7 +161,7 @@ impl Trainer {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Timed {
     pub(crate) parameters: u64,
-    /// Fastest step: other load only adds time.
+    /// Fastest: other load only adds time.
     pub(crate) step_seconds: f64,
     pub(crate) weights: String,
 }
@@ -188,7 +187,6 @@ fn arguments(model: &Model, device: &str, budget: &str, further: &[String], run:
         .collect()
 }
 
-/// Carried by `cargo xtask gpu-check`.
 fn commit_of_carried(folder: &Path) -> Option<String> {
     let commit = fs::read_to_string(folder.join("commit")).ok()?;
     Some(format!("built by `cargo xtask gpu-check` at commit {}", commit.trim()))
@@ -201,7 +199,7 @@ fn build(target: &Path, device: &str) -> Result<PathBuf> {
     Ok(target.join("release").join(format!("train{EXE_SUFFIX}")))
 }
 
-/// The plan's refusal. Other exits with code 2 are bad input.
+/// The plan's refusal; other exits with code 2 are bad input.
 const PLAN_REFUSES: &str = "this run cannot work here";
 
 fn judge(ended: &Ended, time: Duration, run: &str) -> Outcome {

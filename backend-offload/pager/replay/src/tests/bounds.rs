@@ -14,7 +14,7 @@ enum At {
     Gone,
 }
 
-/// The fewest bytes moved from event `n` on, by exhaustive search.
+/// The fewest bytes from event `n` on, by exhaustive search.
 fn fewest(
     recording: &Recording,
     sizes: &[u64],
@@ -133,7 +133,7 @@ fn a_step_takes_no_less_than_what_is_made_at_once_takes_to_leave() {
         script.free(*block);
     }
     script.step();
-    // Each half takes 80 seconds. Of 80 bytes 40 stay, and the others take 400 seconds each way: out before the first
+    // Each half takes 80 seconds. Of 80 bytes 40 stay; the others take 400 seconds each way: out before the first
     // half's last operation, in after the second half's first.
     let machine = Machine { memory: 1.0, link: 0.1, ..Machine::INSTANT };
     let (step, least) = taken(&script.recording, 40, machine);
@@ -157,7 +157,7 @@ fn operations<const COUNT: usize>(sides: [&[u64]; COUNT]) -> Script {
     script
 }
 
-/// The least and the replayed time of two operations, a second per byte computed or copied.
+/// Two operations, a second per byte computed or copied.
 fn assert_takes_little_more_than(expected: f64, sides: [&[u64]; 2], budget: u64) {
     let script = operations(sides);
     let machine = Machine { memory: 1.0, link: 1.0, ..Machine::INSTANT };
@@ -184,7 +184,6 @@ fn blocks_have_room_together_as_wholes() {
     assert_takes_little_more_than(2.0 * (60.0 + 20.0), [&[20; 3], &[20; 3]], 110);
 }
 
-/// In a cycle the last block used is needed last.
 #[test]
 fn what_comes_next_in_a_circle_comes_beside_the_operations_before() {
     let script = operations([&[10]; 24]);

@@ -1,4 +1,4 @@
-//! Decisions of the planned policy on small programs, in a table. `PAGER_WRITE_GOLDEN=1` rewrites it.
+//! Decisions of the planned policy on small programs. `PAGER_WRITE_GOLDEN=1` rewrites the table.
 
 use super::planning::Script;
 use super::*;
@@ -21,7 +21,7 @@ fn training() -> Recording {
     script.recording
 }
 
-/// Six blocks read in a cycle; every other one is written too.
+/// Six blocks read in a cycle; every other one is also written.
 fn sweep() -> Recording {
     let mut script = Script::default();
     let blocks: Vec<usize> = (0..6).map(|_| script.born(40)).collect();

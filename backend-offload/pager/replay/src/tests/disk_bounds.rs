@@ -4,7 +4,6 @@ use super::planning::{Dice, Script};
 use super::*;
 use std::collections::HashMap;
 
-/// Where an omniscient pager of three tiers may keep a block's contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum At {
     Undefined,
@@ -21,7 +20,7 @@ struct Tiers {
 }
 
 impl Tiers {
-    /// A block's next places, with their bytes over the disk's link.
+    /// Next places, with their bytes over the disk's link.
     fn ways(&self, block: usize, at: At, named: bool) -> Vec<(At, u64)> {
         let bytes = self.sizes[block];
         let (below, loading, spilling) = match at {
@@ -33,7 +32,6 @@ impl Tiers {
         if named { vec![here] } else { vec![here, (At::Host { below }, loading), (At::Disk, spilling)] }
     }
 
-    /// Every arrangement for the operation, with its bytes.
     fn arrangements(&self, blocks: &[At], operands: &[Operand]) -> Vec<(Vec<At>, u64)> {
         let mut all = vec![(Vec::new(), 0)];
         for (block, at) in blocks.iter().enumerate() {
@@ -57,7 +55,7 @@ impl Tiers {
         all
     }
 
-    /// The fewest bytes over the disk's link from event `n` on, by exhaustive search.
+    /// Over the disk's link from event `n` on, by exhaustive search.
     fn fewest(
         &self,
         recording: &Recording,
@@ -98,7 +96,7 @@ impl Tiers {
     }
 }
 
-/// A program over four blocks; one may begin on the host.
+/// Four blocks; one may begin on the host.
 fn program(dice: &mut Dice) -> (Recording, Vec<u64>) {
     let mut script = Script::default();
     let sizes: Vec<u64> = (0..4).map(|_| 1 + dice.below(3)).collect();
@@ -143,7 +141,7 @@ fn no_way_of_using_three_tiers_undercuts_the_bound_for_the_disk() {
         moving += u64::from(fewest > 0);
         given += u64::from(recording.events.iter().any(|event| matches!(event, Event::WrittenInTier(_))));
     }
-    // Whole blocks and two tiers keep most programs from it.
+    // Whole blocks and two tiers keep most programs above it.
     assert!(
         moving > 50 && given > 50 && tight * 10 > moving,
         "reached by {tight} of {moving}, {given} given"

@@ -1,4 +1,4 @@
-//! Properties of the planned policy on programs that repeat, depart and return.
+//! The planned policy on programs that repeat, depart and return.
 
 use super::*;
 
@@ -102,7 +102,7 @@ fn sizes(dice: &mut Dice) -> Vec<u64> {
     (0..LAYERS).map(|_| 10 + dice.below(40)).collect()
 }
 
-/// Training with all or no steps marked. `between` runs after each.
+/// With all or no steps marked. `between` runs after each.
 pub(super) fn training(
     steps: usize,
     marks: bool,
@@ -156,7 +156,7 @@ fn a_step_is_learned_once_and_then_foretold() {
             counters.ahead.predicted,
             counters.operations
         );
-        // Like operations make weights and moments; the first step is like nothing before.
+        // Like operations make weights and moments; the first step resembles nothing before.
         assert!(
             counters.ahead.diverged <= 2,
             "marks {marks}, reborn {reborn}: {} times",
@@ -205,7 +205,7 @@ fn without_a_budget_nothing_is_learned() {
 
 #[test]
 fn an_interruption_costs_no_more_than_itself() {
-    // After every fourth step, an unmarked evaluation, longer than a step.
+    // After every fourth step, an unmarked, longer evaluation.
     let evaluates = |script: &mut Script, step: usize, weights: &[usize]| {
         for _ in 0..if step % 4 == 3 { 5 } else { 0 } {
             script.evaluate(weights, 17);
@@ -222,7 +222,6 @@ fn an_interruption_costs_no_more_than_itself() {
         for step in [13, 14, 17, 18, 21, 22] {
             assert_eq!(with.steps()[step].total(), steady, "reborn {reborn}, step {step}");
         }
-        // The step after an evaluation finds other blocks on the device.
         for step in [12, 16, 20] {
             let after = with.steps()[step].total();
             assert!(after * 4 < steady * 5, "reborn {reborn}, step {step}: {after}, else {steady}");
@@ -236,10 +235,10 @@ fn an_interruption_costs_no_more_than_itself() {
 
 const STEPS: usize = 12;
 
-/// A trace's unit of bytes; smaller blocks look equal.
+/// Bytes; smaller blocks look equal in a trace.
 const UNIT: u64 = 512;
 
-/// Training of like layers with an embedding by rows. Sizes of the rows and both gradient blocks differ in every step.
+/// Like layers with an embedding by rows. Sizes of the rows and both gradient blocks differ in every step.
 fn by_rows(rows: impl Fn(usize) -> u64) -> Recording {
     let mut script = Script::default();
     let (sizes, rows) = ([30 * UNIT; LAYERS], |step| rows(step) * UNIT);

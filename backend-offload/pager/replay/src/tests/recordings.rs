@@ -24,14 +24,13 @@ fn a_pager_writes_down_what_it_is_asked_whatever_it_answers() {
 fn bytes_that_are_no_recording_are_refused() {
     let whole = training(1, true, false, |_, _, _| {}).to_bytes();
     assert_eq!(Recording::from_bytes(b"something else"), Err(BadRecording::Foreign));
-    // Cut after an event it is a shorter recording.
     let cut = (8..whole.len()).map(|end| Recording::from_bytes(&whole[..end]));
     assert!(cut.into_iter().all(|read| matches!(read, Ok(_) | Err(BadRecording::Truncated))));
     for at in 8..whole.len() {
         for other in [0x00, 0x7f, 0xff] {
             let mut damaged = whole.clone();
             damaged[at] = other;
-            // Even damaged bytes neither panic nor name an unborn block.
+            // Damaged bytes neither panic nor name an unborn block.
             let Ok(read) = Recording::from_bytes(&damaged) else { continue };
             let born = read.events.iter().filter(|event| matches!(event, Event::Born { .. })).count();
             assert!(read.operands.iter().all(|operand| operand.block < born));
@@ -154,7 +153,7 @@ fn the_disk_does_one_thing_at_a_time_and_the_program_waits_for_all_but_what_is_i
         let replay = replay.above_a_disk(100 * MIB).run(1).expect("the disk takes it");
         (replay.disk_steps()[0], replay.elapsed()[0].disk, replay.elapsed()[0].step)
     };
-    // The first spills, so the second can leave the device for the third.
+    // The first spills: the second can leave the device for the third.
     let once = Moved { bytes_in: 0, bytes_out: 100 * MIB };
     assert_eq!(elapsed(false), (once, 100.0, 76.0), "24 MiB are written behind the program's back");
     // The others are exchanged with the first through the host.

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 const ROUNDS: usize = 6;
 
-/// Bytes per second over the link. Only the ratio to arithmetic matters.
+/// Bytes per second. Only the ratio to arithmetic matters.
 const LINK: f64 = 25e9;
 
 fn played(step: &Recording, budget: u64, arithmetic: f64) -> Replay<'_> {
@@ -18,7 +18,7 @@ fn played(step: &Recording, budget: u64, arithmetic: f64) -> Replay<'_> {
         .expect("every operation fits")
 }
 
-/// Time of the last two steps: blocks of one may leave in the next.
+/// The last two steps: blocks of one may leave in the next.
 fn last(replay: &Replay) -> Elapsed {
     let sum = |part: fn(&Elapsed) -> f64| replay.elapsed()[ROUNDS - 2..].iter().map(part).sum();
     Elapsed {
@@ -50,7 +50,6 @@ fn copies_run_beside_arithmetic_and_cost_the_very_bytes_on_record() {
         for share in [75, 50, 25] {
             let budget = peak * share / 100;
             let least = *bound(&step, budget, ROUNDS).last().expect("a step");
-            // Arithmetic takes twice the copies of the busier direction.
             let seconds = 2.0 * least.bytes_in.max(least.bytes_out) as f64 / LINK;
             let ahead = played(&step, budget, handled / seconds);
             let elapsed = last(&ahead);

@@ -5,7 +5,7 @@ use pager::{Limit, Policy, Recording};
 use pager_replay::{Elapsed, Machine, Pace, Replay, bound};
 use std::fmt::Write;
 
-/// A card of 80 TFLOP/s. The recorded CPU program fuses nothing, so it waits longer for memory.
+/// The recorded CPU program fuses nothing, so it waits longer for memory.
 const GPU: Machine = Machine { link: 25e9, memory: 1000e9, flops: 80e12, ..Machine::INSTANT };
 
 /// Without waits for memory: the least arithmetic to hide copies.
@@ -64,12 +64,11 @@ fn steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts() {
 struct OnHost {
     step: &'static str,
     budget: u64,
-    /// Lowest and highest measured bytes per second that the host's step reads and writes
-    /// (`benchmarks/runs/2026-11-25-cpu-host-step`).
+    /// Lowest and highest measured bytes per second of the host's step (`benchmarks/runs/2026-11-25-cpu-host-step`).
     host: [f64; 2],
     /// Bytes read and written per byte of new weights, two of which are a parameter.
     per_weight: f64,
-    /// Longest time over the longest part: at either rate, with a card's memory and without waits for memory.
+    /// Time over the longest part: at either rate, with a card's memory and without waits for memory.
     time: [[f64; 2]; 2],
 }
 

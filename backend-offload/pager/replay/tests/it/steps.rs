@@ -1,4 +1,4 @@
-//! Bytes of recorded training steps against the offline bound. `PAGER_WRITE_GOLDEN=1` rewrites the table.
+//! Recorded training steps against the offline bound. `PAGER_WRITE_GOLDEN=1` rewrites the table.
 
 use pager::{Event, Limit, Policy, Recording};
 use pager_replay::{Moved, Replay, bound};
@@ -32,7 +32,7 @@ pub(crate) fn recorded(name: &str) -> (Recording, u64) {
     (step, peak)
 }
 
-/// A step's budgets: shares of its peak, and the toy's own.
+/// Shares of a step's peak, and the toy's own budgets.
 fn budgets(name: &str, peak: u64) -> Vec<(String, u64)> {
     let shares = [75, 50, 25].map(|share| (format!("{share}%"), peak * share / 100));
     let own = (name == "toy").then(|| ("16MiB".to_owned(), 16 << 20));
@@ -44,7 +44,7 @@ pub(crate) fn moved(step: &Recording, budget: u64, policy: Policy) -> Vec<Moved>
     played.expect("every operation fits").steps().to_vec()
 }
 
-/// Compares a table with the committed one. `PAGER_WRITE_GOLDEN=1` rewrites it first.
+/// `PAGER_WRITE_GOLDEN=1` rewrites the committed table first.
 pub(crate) fn assert_on_record(name: &str, table: &str) {
     if std::env::var_os("PAGER_WRITE_GOLDEN").is_some() {
         std::fs::write(file(name), table).expect("the table can be written");
@@ -52,8 +52,8 @@ pub(crate) fn assert_on_record(name: &str, table: &str) {
     assert_eq!(table, std::fs::read_to_string(file(name)).expect("a committed table"));
 }
 
-/// Compares [`suite::first`] cases with the committed table; the quick suite with its head. Larger suites compare the
-/// whole table and may rewrite it.
+/// Compares [`suite::first`] cases with the committed table; the quick suite with its head. Larger suites may rewrite
+/// it.
 pub(crate) fn assert_first_on_record(name: &str, table: &str) {
     if suite::size() > suite::Size::Quick {
         return assert_on_record(name, table);

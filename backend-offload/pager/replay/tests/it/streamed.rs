@@ -1,5 +1,4 @@
-//! Recorded steps whose bf16 or 8-bit weights come from the host even if everything fits. `PAGER_WRITE_GOLDEN=1`
-//! rewrites the table.
+//! Recorded steps whose bf16 or 8-bit weights always come from the host. `PAGER_WRITE_GOLDEN=1` rewrites the table.
 
 use crate::steps::{ROUNDS, assert_on_record, moved, recorded};
 use pager::Policy;
@@ -8,7 +7,6 @@ use std::fmt::Write;
 
 const SHARES: [u64; 3] = [100, 75, 50];
 
-/// The second, steady step, and the fewest bytes.
 fn planned(name: &str, share: u64) -> [Moved; 3] {
     let (step, peak) = recorded(name);
     let budget = peak * share / 100;

@@ -1,4 +1,4 @@
-//! Pieces lost in a ring that the kernel no longer serves. Pipes keep them in flight.
+//! Pieces lost in a ring that the kernel no longer serves; pipes keep them in flight.
 
 use super::*;
 use std::io::{Read, Write, pipe};

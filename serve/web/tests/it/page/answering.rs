@@ -33,7 +33,7 @@ fn an_answer_goes_on_while_another_conversation_is_asked() {
     assert_eq!(answers(&browser), [long.trim()]);
     assert_eq!(server.metric("cancelled_total").to_bits(), 0.0_f64.to_bits());
 
-    // A page that closes keeps the piece it has.
+    // A page that closes keeps its piece.
     browser.write("#question", &format!("{long}{ENTER}"));
     browser.until("document.querySelector('.live .words')?.textContent.length > 3");
     browser.reload();
@@ -58,7 +58,7 @@ fn a_long_conversation_is_cut_to_the_context_in_few_requests() {
     let asked = browser.run("return sent.filter(([path]) => path.includes('completions')).length");
     assert!(asked.as_u64().unwrap() <= 5, "{asked} requests");
 
-    // A token per letter and one per message; a quarter of the context is left for the answer.
+    // A token per letter and one per message; the answer has a quarter of the context.
     let sent = super::settings::last_question(&browser);
     let contents = sent["messages"].as_array().unwrap().iter().map(|one| one["content"].as_str().unwrap());
     let tokens: usize = contents.map(|content| content.len() + 1).sum();

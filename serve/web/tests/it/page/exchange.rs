@@ -58,7 +58,6 @@ fn exported_conversations_return_by_import_with_all_versions() {
     sees_notice(&browser, "2 conversations imported.");
     assert_eq!(storage(&browser), before);
 
-    // One that went on meanwhile stays with the imported one.
     browser.click("#list li:first-child .open");
     ask(&browser, "more");
     browser.write("#file", file.to_str().unwrap());

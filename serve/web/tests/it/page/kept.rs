@@ -1,4 +1,4 @@
-//! Conversations that a browser keeps: over tabs, versions and deletions.
+//! A browser's conversations: over tabs, versions and deletions.
 
 use std::time::Duration;
 

@@ -25,7 +25,6 @@ fn the_page_says_what_the_device_holds_and_what_has_spilled() {
         let Some(browser) = browser(screen) else { return };
         let server = TestServer::echo(Echo { counters: counters(values), ..Echo::default() });
         visit(&browser, &server);
-        // Perhaps published after the page's first look.
         ask(&browser, "a");
         browser
             .until(&format!("document.querySelector('#memory').innerText.replace(/\\s/g, ' ') === {line:?}"));

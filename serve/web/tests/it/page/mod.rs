@@ -175,7 +175,6 @@ fn the_page_announces_when_the_server_goes_away_and_returns() {
     );
 }
 
-/// No other test takes the port meanwhile.
 fn settings_of_a_port_of_its_own(last: u8) -> Settings {
     let last = if cfg!(target_os = "linux") { last } else { 1 };
     Settings { host: IpAddr::from(Ipv4Addr::new(127, 0, 0, last)), ..settings(Limits::default()) }

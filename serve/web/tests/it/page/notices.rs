@@ -1,4 +1,4 @@
-//! Notices that everybody sees: copying, and a browser without room.
+//! Notices for all: copying, and a browser without room.
 
 use web::Echo;
 

@@ -1,4 +1,4 @@
-//! Each view of the page, on a desktop and a phone, in light and dark.
+//! Each view, on a desktop and a phone, in light and dark.
 
 use web::Echo;
 

@@ -11,13 +11,13 @@ use std::{
 use super::*;
 
 const STORE: &str = "SPILLWAY_TEST_STORE";
-/// Makes a process wait for the kill amid its second save.
+/// Set, a process waits for the kill amid its second save.
 const STOPS: &str = "SPILLWAY_TEST_STOPS";
 
-/// So that making, renaming and removing take similar time.
+/// Making, renaming and removing then take similar time.
 const SMALL_FILES: u64 = 40;
 
-/// On a disk, nearly every kill would hit a sync.
+/// In memory: on a disk, nearly every kill would hit a sync.
 fn run_directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder")
 }

@@ -124,7 +124,7 @@ mod full_disk {
     #[test]
     fn a_limit_on_file_sizes_leaves_the_store_as_it_was() {
         let run = tempfile::tempdir().expect("a folder");
-        // Blocks of 512 or 1024 bytes. Without the trap, the signal ends the process.
+        // Blocks of 512 or 1024 bytes. Untrapped, the signal ends the process.
         let limit = "trap '' XFSZ; ulimit -f 1000";
         assert_passed(&in_a_shell(&mut Command::new("sh"), limit, "saves_under_a_limit", run.path()));
     }

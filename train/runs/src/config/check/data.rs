@@ -1,4 +1,4 @@
-//! Settings of several texts, and of a text to validate with.
+//! Settings of several texts, and of a validation text.
 
 use super::{Refusals, json};
 use crate::config::{Config, DataSource};

@@ -1,4 +1,4 @@
-//! Runs of several ranks in one process, some of which are lost.
+//! Several ranks in one process, some of which are lost.
 
 use std::fs;
 use std::path::Path;
@@ -48,7 +48,7 @@ impl Runs {
         self.0.path().join(name).to_str().expect("UTF-8").to_owned()
     }
 
-    /// Each rank's ending. `fault` is a rank, the number of its call, and the call's fault.
+    /// Each rank's ending. `fault`: a rank, the number of its call, the call's fault.
     fn ends(
         world: usize,
         (arguments, settings): (&[&str], &[&str]),
@@ -170,7 +170,7 @@ fn a_run_ends_if_rank_0_is_lost_or_a_call_fails_without_a_loss() {
     }
 }
 
-/// Sums that the host received before the failed call are dropped.
+/// Sums received before the failed call are dropped.
 #[test]
 fn a_repeated_step_of_a_host_optimizer_has_the_bits_of_an_undisturbed_one() {
     let runs = Runs::new();
