@@ -8,10 +8,12 @@
 
 use std::ops::Range;
 
+use bytemuck::Pod;
+
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::exact::{Exact, check_parts, check_place, gather, nothing_of_each};
-use crate::pairwise::{Number, Pairwise};
+use crate::pairwise::Pairwise;
 use crate::share::places;
 use crate::slices::{Slices, overlap};
 
@@ -24,32 +26,19 @@ impl Exact {
         buffers: Vec<Pairwise>,
         owners: Option<&[usize]>,
     ) -> Result<Vec<Vec<f32>>> {
-        let mut place = (0, 1);
-        for buffer in &buffers {
-            place = check_place(engine, buffer)?;
-        }
-        let lens: Vec<usize> = buffers.iter().map(Pairwise::len).collect();
-        let Some(owners) = owners else {
-            let all = 0..buffers.len();
-            let sum = self.sum_of(engine, Pairwise::beside(buffers)?)?;
-            return Ok(split(sum, all, &lens));
-        };
-
-        let (rank, world) = place;
-        let (order, owned) = by_owner(owners, &lens, world)?;
-        let mut buffers: Vec<Option<Pairwise>> = buffers.into_iter().map(Some).collect();
-        let in_order = order.iter().filter_map(|at| buffers[*at].take()).collect();
-        let bucket = Pairwise::beside(in_order)?;
-        let slices = self.slices(bucket.len(), world);
+        let Bucket { sum, places } = Bucket::new(engine, buffers, owners)?;
+        let Some(owned) = &places.owned else { return Ok(places.split(self.sum_of(engine, sum)?)) };
+        let (len, world) = (sum.len(), engine.world());
+        let slices = self.slices(len, world);
         let own = if world == 1 {
-            bucket.fold()?
-        } else if is_direct(&owned, &slices) {
-            self.reduce(engine, bucket, &Slices::owned(&owned))?.0
+            sum.fold()?
+        } else if places.is_direct(world) && !slices.has_two_levels() {
+            self.reduce(engine, sum, &Slices::owned(owned))?.0
         } else {
-            let slice = self.reduce(engine, bucket, &slices)?.0;
-            to_owners(engine, &slice, &slices, &owned)?
+            let slice = self.reduce(engine, sum, &slices)?.0;
+            to_owners(engine, slice, &slices, owned)?
         };
-        Ok(split(own, order.into_iter().filter(|at| owners[*at] == rank), &lens))
+        Ok(places.split(own))
     }
 
     /// Fills `bytes` from the ranks that own their parts, one after the other; `owned` has each rank's bytes. Ranks
@@ -61,7 +50,7 @@ impl Exact {
             return Ok(());
         }
         let (slices, owned) = (self.slices(bytes.len(), world), places(owned));
-        if is_direct(&owned, &slices) {
+        if is_direct(&owned, world) && !slices.has_two_levels() {
             return gather(engine, bytes, &Slices::owned(&owned));
         }
         let (place, own) = (slices.of(rank), &owned[rank]);
@@ -90,41 +79,90 @@ impl Exact {
     }
 }
 
-/// Whether slices would spare the largest owner's link nothing, or so little that their detour costs more.
-fn is_direct(owned: &[Range<usize>], slices: &Slices) -> bool {
-    let (world, len) = (owned.len(), owned.iter().map(Range::len).sum::<usize>());
-    let largest = owned.iter().map(Range::len).max().unwrap_or(0);
-    world == 2 || (!slices.has_two_levels() && 4 * world * largest <= 5 * len)
+/// Buffers one behind the other, in the order of their owners.
+pub(crate) struct Bucket {
+    pub(crate) sum: Pairwise,
+    pub(crate) places: Places,
 }
 
-/// Buffers in the order of their owners, and the elements of each owner.
-fn by_owner(owners: &[usize], lens: &[usize], world: usize) -> Result<(Vec<usize>, Vec<Range<usize>>)> {
-    if owners.len() != lens.len() {
-        let (expected, found) = (lens.len(), owners.len());
-        return Err(Error::Length { what: "a list of owners, one a buffer", expected, found });
-    }
-    let mut owned = vec![0; world];
-    for (owner, len) in owners.iter().zip(lens) {
-        match owned.get_mut(*owner) {
-            Some(elements) => *elements += len,
-            None => {
-                return Err(Error::Length { what: "ranks up to an owner", expected: world, found: *owner });
-            }
+/// Where a bucket's buffers lie.
+pub(crate) struct Places {
+    /// The elements of each owner; `None` if every rank gets all sums.
+    pub(crate) owned: Option<Vec<Range<usize>>>,
+    /// This rank's buffers, in order.
+    own: Vec<usize>,
+    lens: Vec<usize>,
+}
+
+impl Bucket {
+    pub(crate) fn new(engine: &dyn Engine, buffers: Vec<Pairwise>, owners: Option<&[usize]>) -> Result<Self> {
+        for buffer in &buffers {
+            check_place(engine, buffer)?;
         }
+        let lens: Vec<usize> = buffers.iter().map(Pairwise::len).collect();
+        let Some(owners) = owners else {
+            let places = Places { owned: None, own: (0..lens.len()).collect(), lens };
+            return Ok(Self { sum: Pairwise::beside(buffers)?, places });
+        };
+
+        if owners.len() != lens.len() {
+            let (expected, found) = (lens.len(), owners.len());
+            return Err(Error::Length { what: "a list of owners, one a buffer", expected, found });
+        }
+        let mut owned = vec![0; engine.world()];
+        for (owner, len) in owners.iter().zip(&lens) {
+            let expected = owned.len();
+            let owned = owned.get_mut(*owner);
+            *owned.ok_or(Error::Length { what: "ranks up to an owner", expected, found: *owner })? += len;
+        }
+        let mut buffers: Vec<(usize, Pairwise)> = owners.iter().copied().zip(buffers).collect();
+        buffers.sort_by_key(|(owner, _)| *owner);
+        let own = (0..lens.len()).filter(|at| owners[*at] == engine.rank()).collect();
+        let sum = Pairwise::beside(buffers.into_iter().map(|(_, buffer)| buffer).collect())?;
+        Ok(Self { sum, places: Places { owned: Some(places(&owned)), own, lens } })
     }
-    let mut order: Vec<usize> = (0..owners.len()).collect();
-    order.sort_by_key(|at| owners[*at]);
-    Ok((order, places(&owned)))
+}
+
+impl Places {
+    pub(crate) fn is_direct(&self, world: usize) -> bool {
+        self.owned.as_ref().is_some_and(|owned| is_direct(owned, world))
+    }
+
+    /// Gives this rank's buffers their elements of `joined`; others are empty.
+    pub(crate) fn split(&self, joined: Vec<f32>) -> Vec<Vec<f32>> {
+        let mut buffers = vec![Vec::new(); self.lens.len()];
+        if let [buffer] = buffers.as_mut_slice() {
+            *buffer = joined;
+            return buffers;
+        }
+        let mut rest = joined.as_slice();
+        for place in &self.own {
+            let (buffer, others) = rest.split_at(self.lens[*place]);
+            buffers[*place] = buffer.to_vec();
+            rest = others;
+        }
+        buffers
+    }
+}
+
+/// Whether slices would spare the largest owner's link nothing, or so little that their detour costs more.
+fn is_direct(owned: &[Range<usize>], world: usize) -> bool {
+    let len: usize = owned.iter().map(Range::len).sum();
+    let largest = owned.iter().map(Range::len).max().unwrap_or(0);
+    world == 2 || 4 * world * largest <= 5 * len
 }
 
 /// Sends this rank's slice to the owners of its elements. Returns the elements that this rank owns.
-fn to_owners<T: Number>(
+pub(crate) fn to_owners<T: Pod>(
     engine: &mut dyn Engine,
-    slice: &[T],
+    slice: Vec<T>,
     slices: &Slices,
     owned: &[Range<usize>],
 ) -> Result<Vec<T>> {
     let (rank, place) = (engine.rank(), slices.of(engine.rank()));
+    if (0..owned.len()).all(|peer| slices.of(peer) == owned[peer]) {
+        return Ok(slice);
+    }
     let send = owned.iter().map(|owned| {
         let part = overlap(owned, &place);
         let part = if part.is_empty() { &[] } else { &slice[part.start - place.start..][..part.len()] };
@@ -142,20 +180,4 @@ fn to_owners<T: Number>(
     }
     engine.all_to_all(&send, &mut receive)?;
     Ok(own)
-}
-
-/// Gives the buffers at `places`, in order, their elements of `joined`.
-fn split(joined: Vec<f32>, places: impl Iterator<Item = usize>, lens: &[usize]) -> Vec<Vec<f32>> {
-    let mut buffers = vec![Vec::new(); lens.len()];
-    if let [_] = lens {
-        buffers[0] = joined;
-        return buffers;
-    }
-    let mut rest = joined.as_slice();
-    for place in places {
-        let (buffer, others) = rest.split_at(lens[place]);
-        buffers[place] = buffer.to_vec();
-        rest = others;
-    }
-    buffers
 }

@@ -30,7 +30,8 @@
 //! | | bytes that each of `n` ranks sends for `b` bytes of gradients | result |
 //! |---|---|---|
 //! | [`Exact`] | `2 (n - 1) / n × b` each step; over the network `1 / k` of it with `k` ranks a host | the bits of one rank, see [`Pairwise`] |
-//! | [`OneBit`] | a 30th of that, after a warm-up | close to exact over many steps |
+//! | [`Bf16`] | half of that | two roundings from exact |
+//! | [`OneBit`] | a 30th of `Exact`, after a warm-up | close to exact over many steps |
 //! | [`Outer`] | as `Exact`, every so many steps | local steps and an outer optimizer |
 //!
 //! # Promises
@@ -51,6 +52,7 @@ mod exact;
 pub mod launch;
 #[cfg(unix)]
 mod mpi;
+mod narrow;
 mod one_bit;
 mod pairwise;
 mod periodic;
@@ -66,6 +68,7 @@ pub use error::{Call, Error, Result};
 pub use exact::{Exact, Exchange, all_gather};
 #[cfg(unix)]
 pub use mpi::{Mpi, open_mpi_version};
+pub use narrow::Bf16;
 pub use one_bit::{BLOCK, OneBit, Residuals};
 pub use pairwise::{Number, Pairwise};
 pub use periodic::{Outer, OuterStep};

@@ -10,7 +10,7 @@ use runs::config::{Config, CrossingKind, ExchangeKind, OptimizerKind};
 
 use super::learned::Learned;
 use super::operations::Operations;
-use super::placement::{Placement, largest_block_matrix};
+use super::placement::{NARROW, Placement, largest_block_matrix};
 
 const WIDE: u64 = 4;
 
@@ -86,6 +86,7 @@ impl Exchanged {
         let all = placement.on_device + placement.on_host();
         let (part, residuals) = match config.ranks.exchange {
             ExchangeKind::Exact => (share(all * WIDE), (sums + 1) * WIDE * window),
+            ExchangeKind::Bf16 => (share(all * NARROW), (sums + 1) * WIDE * window),
             // One buffer of all parameters. Each residual has two copies until its step ends.
             ExchangeKind::OneBit => {
                 (OneBit::packed_bytes(share(all) as usize) as u64, 2 * WIDE * (all + share(all)))

@@ -10,7 +10,7 @@ use crate::parameters::{Form, Home, home, learned};
 use crate::rule::{format, keeps_second_moment};
 
 const WIDE: u64 = 4;
-const NARROW: u64 = 2;
+pub(super) const NARROW: u64 = 2;
 
 const COUNT: u64 = 4;
 
@@ -238,7 +238,7 @@ impl Placement {
         let waiting = partial_sums(arrivals);
         let largest = self.largest_on_host(config);
         // A single gradient has its weight's type, a sum is f32. With ranks, the last leave one by one.
-        let leaves = ranks > 1 && config.ranks.exchange == ExchangeKind::Exact;
+        let leaves = ranks > 1 && matches!(config.ranks.exchange, ExchangeKind::Exact | ExchangeKind::Bf16);
         let is_sum = together > 1 && arrivals == groups;
         let single = match arrivals {
             1 if leaves => WIDE * largest,

@@ -216,7 +216,7 @@ impl Plan {
         let (most, all) = (self.accumulate.div_ceil(ranks), self.accumulate);
         let takes = |what: &str| format!("; {what} take {} of host memory", Bytes(self.residual_bytes));
         let [after, beside] = match self.ranks.exchange {
-            ExchangeKind::Exact => [String::new(), takes("gradients under way")],
+            ExchangeKind::Exact | ExchangeKind::Bf16 => [String::new(), takes("gradients under way")],
             // 4 bytes per number in the first steps, then one bit.
             ExchangeKind::OneBit => {
                 [format!(" after {} exact steps", grouped(self.ranks.warm_up)), takes("residuals")]

@@ -27,13 +27,13 @@ use crate::progress::Report;
 use crate::ranks::{Loss, Pair, Pairs, Ranks, SavedAt};
 
 use alone::Alone;
-use exact::Exact;
+use exact::{Exact, Wire};
 use one_bit::OneBit;
 use periodic::Periodic;
 
 pub(crate) enum Exchange {
     Alone(Alone),
-    /// Gradients, to the bits of one process.
+    /// Gradients: to the bits of one process, or rounded to bf16 on the way.
     Exact(Exact),
     /// Gradients, one bit per element.
     OneBit(OneBit),
@@ -64,7 +64,8 @@ impl Exchange {
             return Self::Alone(Alone);
         }
         match settings.exchange {
-            ExchangeKind::Exact => Self::Exact(Exact::new(shard, ranks.on_host())),
+            ExchangeKind::Exact => Self::Exact(Exact::new(shard, Wire::F32(ranks.on_host()))),
+            ExchangeKind::Bf16 => Self::Exact(Exact::new(shard, Wire::Bf16)),
             ExchangeKind::OneBit => Self::OneBit(OneBit::new(settings.warm_up, ranks.on_host())),
             ExchangeKind::Rarely => Self::Periodic(Periodic::new(settings)),
         }

@@ -47,6 +47,8 @@ mod gpus;
 #[cfg(unix)]
 mod kills;
 #[cfg(target_os = "linux")]
+mod narrow;
+#[cfg(target_os = "linux")]
 mod one_bit;
 #[cfg(target_os = "linux")]
 mod periodic;

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use exchange::threads::{self, Threads};
-use exchange::{Alone, Counted, Engine, Exact, Exchange, OneBit, Pairwise, Share, all_gather, shards};
+use exchange::{Alone, Bf16, Counted, Engine, Exact, Exchange, OneBit, Pairwise, Share, all_gather, shards};
 use proptest::prelude::*;
 
 /// A contribution of any magnitude whose sum shows its association.
@@ -82,6 +82,31 @@ proptest! {
             bytes
         });
         prop_assert!(gathered.iter().all(|bytes| *bytes == whole));
+    }
+
+    #[test]
+    fn bf16_is_off_by_two_roundings_at_most(
+        seed: u64, count in 1..20_u64, world in 1..=6_usize, buffers in prop::collection::vec((0..30_usize, 0..6_usize), 1..6),
+    ) {
+        let owners: Vec<usize> = buffers.iter().map(|(_, owner)| owner % world).collect();
+        let sums = threads::on_each(world, |mut engine| {
+            let mut all = |owners| {
+                let own = buffers.iter().enumerate();
+                let own = own.map(|(at, (len, _))| contributions(&engine, seed ^ at as u64, count, *len)).collect();
+                Bf16.sum_all(&mut engine, own, owners).expect("summed")
+            };
+            [all(None), all(Some(&owners))]
+        });
+        for (at, (len, _)) in buffers.iter().enumerate() {
+            let owned = &sums[owners[at]][1][at];
+            prop_assert!(sums.iter().all(|[all, _]| bits(&all[at]) == bits(owned)));
+            let magnitude = |element: usize| (0..count).map(|n| contribution(seed ^ at as u64, n, *len)[element].abs()).sum::<f32>();
+            let exact = Exact::default().sum(&mut Alone, contributions(&Alone, seed ^ at as u64, count, *len)).expect("summed");
+            for (element, (sum, exact)) in owned.iter().zip(exact).enumerate() {
+                let margin = if world == 1 { 0.0 } else { magnitude(element) / 100.0 };
+                prop_assert!((sum - exact).abs() <= margin, "{} for {}", sum, exact);
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Which link carries how many bytes.
 
 use exchange::threads::{self, Threads};
-use exchange::{Engine, Exact, Result};
+use exchange::{Bf16, Engine, Exact, Result};
 
 use super::numbers::contributions;
 
@@ -107,6 +107,24 @@ fn owners_of_even_parts_receive_each_byte_once() {
     for received in received {
         assert_eq!(received.iter().sum::<usize>(), 2 * 3 * LEN);
     }
+}
+
+#[test]
+fn bf16_sends_half_of_the_exact_bytes() {
+    let bytes = |narrow: bool| {
+        let received = routes(3, |engine| {
+            let own = vec![contributions(engine, 1, 3, LEN), contributions(engine, 2, 3, LEN)];
+            let owners = Some(&[0, 2][..]);
+            let sums = if narrow {
+                Bf16.sum_all(engine, own, owners)
+            } else {
+                Exact::default().sum_all(engine, own, owners)
+            };
+            sums.expect("summed");
+        });
+        received.concat().iter().sum::<usize>()
+    };
+    assert_eq!(2 * bytes(true), bytes(false));
 }
 
 #[test]

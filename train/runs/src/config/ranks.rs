@@ -27,6 +27,8 @@ pub struct RanksSection {
 pub enum ExchangeKind {
     /// In f32, bit-identical to one process.
     Exact,
+    /// Rounded to bf16 on the way: half of the bytes, other bits than one process.
+    Bf16,
     /// A sign per element and a scale per 2048, with error feedback: a 31st of the bytes.
     OneBit,
     /// No gradients: processes average weights every `local_steps` steps.

@@ -15,18 +15,25 @@ use crate::ranks::{Job, Ranks, Summed};
 
 pub(crate) struct Exact {
     shard: bool,
-    sums: exchange::Exact,
+    wire: Wire,
+}
+
+/// How numbers travel.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Wire {
+    /// Exactly, with this many ranks on each host.
+    F32(usize),
+    Bf16,
 }
 
 impl Exact {
-    /// With `on_host` ranks on each host, or 1.
-    pub(super) fn new(shard: bool, on_host: usize) -> Self {
-        Self { shard, sums: exchange::Exact::default().on_hosts_of(on_host) }
+    pub(super) fn new(shard: bool, wire: Wire) -> Self {
+        Self { shard, wire }
     }
 
     pub(super) fn begin(&self) -> impl FnMut(&mut dyn Engine, Vec<Job>) -> Summed + Send + 'static {
-        let sums = self.sums;
-        move |engine, bucket| reduce(sums, engine, bucket)
+        let wire = self.wire;
+        move |engine, bucket| reduce(wire, engine, bucket)
     }
 
     pub(super) fn is_sharded(&self) -> bool {
@@ -50,10 +57,15 @@ impl Exact {
 }
 
 /// Empty for ranks that do not own the parameter.
-pub(super) fn reduce(sums: exchange::Exact, engine: &mut dyn Engine, bucket: Vec<Job>) -> Summed {
+pub(super) fn reduce(wire: Wire, engine: &mut dyn Engine, bucket: Vec<Job>) -> Summed {
     let owners: Option<Vec<usize>> = bucket.iter().map(|job| job.owner).collect();
     let own = bucket.into_iter().map(|job| job.own).collect();
-    sums.sum_all(engine, own, owners.as_deref())
+    match wire {
+        Wire::F32(on_host) => {
+            exchange::Exact::default().on_hosts_of(on_host).sum_all(engine, own, owners.as_deref())
+        }
+        Wire::Bf16 => exchange::Bf16.sum_all(engine, own, owners.as_deref()),
+    }
 }
 
 /// A failed rank joins every sum with zeros, so that no other hangs.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use exchange::{Engine, Exchange as _, Residuals};
 
+use super::exact::Wire;
 use super::{Restored, exact};
 use crate::ranks::{Job, Kept, Pairs, Ranks, SavedAt, Summed};
 
@@ -17,7 +18,7 @@ type Buffers = BTreeMap<usize, exchange::OneBit>;
 
 pub(crate) struct OneBit {
     warm_up: u64,
-    exact: exchange::Exact,
+    exact: Wire,
     /// Shared with the thread that sums.
     buffers: Arc<Mutex<Buffers>>,
 }
@@ -28,8 +29,7 @@ fn lock(buffers: &Mutex<Buffers>) -> MutexGuard<'_, Buffers> {
 
 impl OneBit {
     pub(super) fn new(warm_up: u64, on_host: usize) -> Self {
-        let exact = exchange::Exact::default().on_hosts_of(on_host);
-        Self { warm_up, exact, buffers: Arc::default() }
+        Self { warm_up, exact: Wire::F32(on_host), buffers: Arc::default() }
     }
 
     /// `step` counts from 1. Forgets residuals of an unsettled step.

@@ -150,7 +150,7 @@ fn micro_batches_that_pass_segments_together_have_the_bits_of_one_after_another(
 /// Norms and biases share rounds with their neighbours.
 #[test]
 fn many_small_parameters_take_few_rounds() {
-    let kinds = [(ExchangeKind::Exact, false), (ExchangeKind::Exact, true), (ExchangeKind::OneBit, false)];
+    let kinds = [(ExchangeKind::Exact, false), (ExchangeKind::Bf16, true), (ExchangeKind::OneBit, false)];
     for (exchange, divided) in kinds {
         let settings = RanksSection { exchange, warm_up: 0, ..RanksSection::default() };
         let calls = on_each(2, |ranks| {
@@ -199,6 +199,7 @@ fn nan_or_infinity_on_one_rank_skips_the_step_on_all_and_leaves_no_trace() {
     let kinds = [
         (ExchangeKind::Exact, false),
         (ExchangeKind::Exact, true),
+        (ExchangeKind::Bf16, false),
         (ExchangeKind::OneBit, false),
         (ExchangeKind::Rarely, false),
     ];

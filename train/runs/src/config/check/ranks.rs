@@ -6,7 +6,7 @@ use crate::config::{Config, ExchangeKind, PlacementKind};
 impl Refusals {
     pub(super) fn ranks(&mut self, config: &Config) {
         match config.ranks.exchange {
-            ExchangeKind::Exact => {}
+            ExchangeKind::Exact | ExchangeKind::Bf16 => {}
             ExchangeKind::OneBit => self.one_bit(config),
             ExchangeKind::Rarely => self.rarely(config),
         }
