@@ -34,7 +34,7 @@ pub struct Exact {
 
 impl Default for Exact {
     fn default() -> Self {
-        Self::in_pieces_of(1 << 20)
+        Self::in_pieces_of(1 << 18)
     }
 }
 

@@ -161,18 +161,26 @@ impl<T: Number> Pairwise<T> {
     }
 
     /// One sum of all buffers, which have the same share.
-    pub(crate) fn beside(buffers: Vec<Self>) -> Result<Self> {
+    pub(crate) fn beside(mut buffers: Vec<Self>) -> Result<Self> {
         for buffer in &buffers {
             buffer.complete()?;
         }
-        let joined = buffers.into_iter().reduce(|mut left, right| {
-            left.len += right.len;
-            for ((_, row), (_, more)) in left.blocks.iter_mut().zip(right.blocks) {
-                row.extend_from_slice(&more);
-            }
-            left
-        });
-        joined.ok_or(Error::Length { what: "a list of buffers", expected: 1, found: 0 })
+        let Some(last) = buffers.pop() else {
+            return Err(Error::Length { what: "a list of buffers", expected: 1, found: 0 });
+        };
+        if buffers.is_empty() {
+            return Ok(last);
+        }
+        buffers.push(last);
+        let len = buffers.iter().map(Self::len).sum();
+        let Self { share, added, .. } = buffers[0];
+        let row = |(at, (block, _)): (usize, &(Block, Vec<T>))| {
+            let mut row = Vec::with_capacity(len);
+            buffers.iter().for_each(|buffer| row.extend_from_slice(&buffer.blocks[at].1));
+            (*block, row)
+        };
+        let blocks = buffers[0].blocks.iter().enumerate().map(row).collect();
+        Ok(Self { share, len, added, blocks })
     }
 
     pub(crate) fn rows(self) -> Vec<Vec<T>> {
