@@ -59,7 +59,7 @@ impl Projection {
         }
     }
 
-    /// By the weight's name, such as `blocks.0.mlp.up.weight`.
+    /// The projection by its weight's name, such as `blocks.0.mlp.up.weight`.
     fn of_weight(name: &str) -> Option<Self> {
         let (_, part) = name.strip_prefix("blocks.")?.split_once('.')?;
         let path = part.strip_suffix(".weight")?;

@@ -351,7 +351,7 @@ impl GptConfig {
             }
         }
 
-        // In f32, others become 0 or infinity.
+        // The network computes in f32, where others become 0 or infinity.
         let positive = |value: f64| value > 0.0 && (value as f32).is_normal();
         let above_zero = "a finite number above 0, from 1.2e-38 to 3.4e38";
         for (key, value) in [

@@ -91,7 +91,7 @@ pub struct Continuous<'m, B: Backend> {
     piece: usize,
     room: usize,
     rows: BTreeMap<u64, Row<B>>,
-    /// Most recently used last.
+    /// Ended sequences, most recently used last.
     kept: VecDeque<Sequence<B>>,
 }
 

@@ -46,7 +46,7 @@ pub enum Place {
 /// A mask's numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MaskNumbers {
-    /// Distinct for up to 2¹⁵ columns.
+    /// p of each column; distinct for up to 2¹⁵ columns.
     pub columns: Vec<i32>,
     /// m of each row, odd.
     pub factors: Vec<i32>,

@@ -19,7 +19,7 @@ pub struct Footprint {
     pub multiplied: u64,
     /// Parameters of one block.
     pub per_block: u64,
-    /// In block matrices, which Muon steps.
+    /// Parameters in block matrices, which Muon steps.
     pub hidden_matrices: u64,
     /// Parameters of the largest tensor, the least of an optimizer step.
     pub largest_tensor: u64,
@@ -232,7 +232,7 @@ fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     mlp.checked_add(norms + head_norms + attention + dropped)
 }
 
-/// Norms, the loss's precomputed gradient, token ids.
+/// Tape bytes per token: norms, the loss's precomputed gradient, token ids.
 fn outer_activations(config: &GptConfig) -> u64 {
     let width = config.n_embd as u64;
     let norms = (1 + u64::from(config.embedding_norm)) * norm_activations(width, 1);

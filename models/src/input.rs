@@ -11,9 +11,9 @@ use crate::rows::NamedRows;
 pub struct Input<B: Backend> {
     /// `[B, T]`.
     pub tokens: Tensor<B, 2, Int>,
-    /// `[B, T]`; `vocab_size` for no match. `None` matches nothing.
+    /// Each token's follower, `[B, T]`; `vocab_size` for no match. `None` matches nothing.
     pub followers: Option<Tensor<B, 2, Int>>,
-    /// Fetched on demand; `tokens` are then indices into them.
+    /// Embedding rows fetched on demand; `tokens` are then indices into them.
     pub rows: Option<NamedRows<B>>,
 }
 

@@ -30,7 +30,7 @@ impl OnDemand {
     /// Makes the weights.
     ///
     /// # Panics
-    /// On [`OnDemand::new`]'s backend.
+    /// On any backend but [`OnDemand::new`]'s.
     pub fn weights<I: Backend>(&self) -> Tensor<I, 2> {
         let make = self.0.downcast_ref::<Make<I>>();
         let make = make.expect("weights on demand are made below the tape: train with `Lean` kernels");

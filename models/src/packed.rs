@@ -92,7 +92,7 @@ impl BaseForm {
 
 const SCALE: u64 = size_of::<f32>() as u64;
 
-/// Decoded at once. Affects no bits.
+/// Tiles decoded at once. Affects no bits.
 const AT_ONCE: usize = 1 << 15;
 
 const TOP: f32 = 127.0;
@@ -202,7 +202,7 @@ impl<B: Backend> Packed<B> {
     }
 }
 
-/// As with stored weights, but the tape keeps none: the backward pass decodes again.
+/// As the product with stored weights, but the tape keeps none: the backward pass decodes again.
 pub(crate) fn product<I: Backend, C: CheckpointStrategy>(
     x: Tensor<Autodiff<I, C>, 2>,
     packed: &Packed<Autodiff<I, C>>,

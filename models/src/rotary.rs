@@ -79,7 +79,7 @@ pub struct Rotary<B: Backend> {
     sin: Tensor<B, 2>,
 }
 
-/// For a pass, `[1 or batch, 1, time, rotated width]`.
+/// Rows of [`Rotary`] for a pass, `[1 or batch, 1, time, rotated width]`.
 #[derive(Debug, Clone)]
 pub(crate) struct Angles<B: Backend> {
     cos: Tensor<B, 4>,

@@ -42,7 +42,7 @@ impl RowsOnDemand {
         (self.numbers)(rows)
     }
 
-    /// On [`RowsOnDemand::new`]'s backend.
+    /// Panics on any backend but [`RowsOnDemand::new`]'s.
     fn fetch<I: Backend>(&self, rows: &[u32]) -> Tensor<I, 2> {
         let upload = self.upload.downcast_ref::<Upload<I>>();
         let upload = upload.expect("rows are fetched below the tape");

@@ -191,7 +191,7 @@ fn wide<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
     Tensor::from_primitive(TensorPrimitive::Float(codes))
 }
 
-/// By table: bit fields take five times as many passes.
+/// Decodes by table: bit fields take five times as many passes.
 fn fp8_values<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
     by_table(codes, |code| [fp8_value(code)])
 }

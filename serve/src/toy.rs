@@ -15,7 +15,7 @@ use runs::checkpoint::{CONFIG, Checkpoints, Which};
 use runs::config::Config;
 use web::InferenceWorker;
 
-/// As `train` would name it.
+/// The name that `train` would choose.
 pub(crate) const RUN: &str = "runs/toy";
 
 /// The trainer's exit code after a signal.

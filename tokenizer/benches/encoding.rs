@@ -34,7 +34,7 @@ impl Subject {
         };
         let documents = documents(&text);
         let folder = tempfile::tempdir().expect("a folder");
-        // A long run of merges is hard to encode.
+        // Merges of this letter make a long run hard to encode.
         let run = "a".repeat(DOCUMENT_BYTES);
         let training = documents.iter().chain(std::iter::repeat_n(&run, 3)).map(|text| Ok(text.clone()));
         let training: Vec<_> = training.collect();
@@ -147,7 +147,7 @@ fn prepare(tokenizer: &Tokenizer, input: &Path, out: &Path) {
     fs::remove_dir_all(out).expect("removing the set");
 }
 
-/// By the clock, and of all threads' processor time.
+/// Seconds by the clock, and of all threads' processor time.
 fn timed(work: &impl Fn()) -> (f64, f64) {
     let (begun, before) = (Instant::now(), processor_seconds());
     work();

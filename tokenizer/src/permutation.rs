@@ -28,7 +28,7 @@ impl Permutation {
         Self { length, half_bits: bits.div_ceil(2).max(1), key: mix(seed, epoch) }
     }
 
-    /// Under four rounds on average.
+    /// Takes under four rounds on average.
     pub(crate) fn apply(&self, index: u64) -> u64 {
         debug_assert!(index < self.length, "{index} is not below {}", self.length);
         let mut place = self.round_trip(index);

@@ -35,9 +35,9 @@ pub(crate) struct Task(Vec<Question>);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Score {
     questions: usize,
-    /// By the sum of log-likelihoods.
+    /// Right answers by the sum of log-likelihoods.
     right: usize,
-    /// By the log-likelihood per byte.
+    /// Right answers by the log-likelihood per byte.
     right_by_byte: usize,
 }
 

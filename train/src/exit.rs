@@ -86,7 +86,7 @@ fn names_a_wrong_budget(error: &OffloadError) -> bool {
     )
 }
 
-/// Not damaged, but another text's or program's.
+/// Whether the index is another text's or program's, not damaged.
 fn is_the_wrong_one(problem: &IndexProblem) -> bool {
     matches!(
         problem,

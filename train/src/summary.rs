@@ -24,11 +24,11 @@ pub(crate) struct Summary {
     outcome: &'static str,
     device: String,
     parameters: u64,
-    /// With steps before an interruption.
+    /// Includes steps before an interruption.
     steps: u64,
     tokens: u64,
     seconds: f64,
-    /// Over this process's steps without the first, which waits for kernels.
+    /// Median over this process's steps without the first, which waits for kernels.
     step_ms_median: Option<f64>,
     tokens_per_second: Option<f64>,
     loss: Option<f32>,
@@ -54,7 +54,7 @@ pub(crate) struct Summary {
     spilled_in_median: Option<u64>,
     evictions: u64,
     restores: u64,
-    /// Evicted ahead, prefetched, prefetched but not used.
+    /// Blocks evicted ahead, prefetched, and prefetched but not used.
     left_ahead: u64,
     brought_ahead: u64,
     brought_in_vain: u64,
@@ -239,7 +239,7 @@ pub(crate) fn finished_summary(run: &Path, steps: u64) -> Option<String> {
     (saved["outcome"] == Ending::Done.name() && saved["steps"] == steps).then_some(text)
 }
 
-/// Over all parameters' bits in the network's order.
+/// Digest of all parameters' bits in the network's order.
 fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
     let mut digest = WeightsDigest {
         sha: Sha256::new(),

@@ -19,11 +19,11 @@ use xtask::{
 /// Relative to the repository's root.
 pub(crate) const FOLDER: &str = "backend-offload/burn-0.22";
 
-/// `cubecl` and `burn`: tested with, and newer ones that must compile.
+/// Tested versions of `cubecl` and `burn`, and newer ones that must compile.
 const STABLE: [&str; 2] = ["0.11.3", "0.22.1"];
 const NEXT: [&str; 2] = ["0.12.0-pre.1", "0.23.0-pre.1"];
 
-/// That a build needs, and licences.
+/// Parts that a build needs, and licences.
 const PARTS: [&str; 5] = ["Cargo.toml", "build.rs", "src", "LICENSE-APACHE", "LICENSE-MIT"];
 
 #[derive(Args)]

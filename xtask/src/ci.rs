@@ -108,7 +108,7 @@ fn doc() -> Invocation {
     Invocation::cargo("doc --release --workspace --no-deps").environment("RUSTDOCFLAGS", "-D warnings")
 }
 
-/// For `cargo xtask test --full`: they choose another compiler, or no user names them.
+/// Left to `cargo xtask test --full`: they choose another compiler, or no user names them.
 const WITHOUT_CODE_OF_THEIR_OWN: [&str; 4] = ["cube", "default", "metal", "vulkan"];
 
 /// Read from the manifest: an added one is checked too.

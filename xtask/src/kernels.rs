@@ -39,7 +39,7 @@ pub(crate) struct Kernels {
     architectures: Vec<u32>,
 }
 
-/// From the root.
+/// Relative to the root.
 const SCRIPT: &str = "xtask/src/kernels/compile.py";
 
 impl Kernels {
@@ -103,7 +103,7 @@ fn script(toolkit: &Toolkit, arguments: &[String]) -> Invocation {
         .arguments(arguments.iter().cloned())
 }
 
-/// With CubeCL's options (`compile_kernel` of `cubecl-cuda`).
+/// The folder, then CubeCL's options (`compile_kernel` of `cubecl-cuda`).
 fn arguments(folder: &Path, architecture: u32, headers: &[PathBuf]) -> Vec<String> {
     let mut arguments = vec![
         folder.display().to_string(),

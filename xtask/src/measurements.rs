@@ -15,7 +15,7 @@ pub(crate) struct Measurement {
 }
 
 impl Measurement {
-    /// In the current folder. Ends as the program does.
+    /// Runs in the current folder. Ends as the program does.
     pub(crate) fn run(self, command: &str) -> Result<ExitCode> {
         let program = Invocation::cargo("run --quiet --release --package bench --").arguments([command]);
         let mut started = program.command(".".as_ref());

@@ -97,7 +97,7 @@ fn paths(ldd: &str) -> Vec<PathBuf> {
     words.filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
 }
 
-/// And GCC's runtime for unwinding.
+/// Includes GCC's runtime for unwinding.
 fn is_of_the_c_library(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let known = ["libc.so", "libm.so", "libdl.so", "libpthread.so", "librt.so", "libgcc_s.so", "ld-linux"];

@@ -107,7 +107,7 @@ fn findings() -> Result<Vec<Finding>> {
 
 pub(crate) type Tree = BTreeMap<String, String>;
 
-/// That git tracks or would track. Other than UTF-8 becomes empty text: links resolve.
+/// Files that git tracks or would track. Other than UTF-8 becomes empty text: links resolve.
 pub(crate) fn read_tree() -> Result<Tree> {
     let listing = Invocation::new("git")
         .arguments(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])

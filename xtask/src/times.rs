@@ -62,7 +62,7 @@ impl Times {
         })
     }
 
-    /// With the file of all.
+    /// Slowest first, and the file with all.
     pub(crate) fn slowest(&self) -> String {
         let mut rows: Vec<&Row> = self.rows.iter().collect();
         rows.sort_by_key(|row| std::cmp::Reverse(row.took));

@@ -53,7 +53,7 @@ impl<S: ServerStorage> Wrapped<S> {
         let mut draft = paging.tiers().draft(self.get(block).size as usize)?;
         match self.inner.check(vec![self.whole(block).binding()], owner) {
             Ok(()) => self.copy_out(block, &mut draft).map_err(|error| error.to_string())?,
-            // Contents that failed take their mark along.
+            // A failed kernel's contents are not copied: keep their mark.
             Err(error) => self.mark_failed(block, &error),
         }
         paging.keep(block, draft);

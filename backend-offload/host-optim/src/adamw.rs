@@ -77,13 +77,13 @@ impl AdamW {
     }
 }
 
-/// For one division per element. Rounds differently from [`Factors::step`].
+/// Factors for one division per element. Rounds differently from [`Factors::step`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Folded {
     keep: [f32; 2],
     /// For the first moment, and for the square root of the second.
     take: [f32; 2],
-    /// With both bias corrections.
+    /// Includes both bias corrections.
     lr: f32,
     epsilon: f32,
     shrink: f32,

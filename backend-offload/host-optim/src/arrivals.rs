@@ -10,7 +10,7 @@ use crate::error::HostOptimError;
 use crate::state::HostState;
 use crate::tensors::Incoming;
 
-/// Besides the current share. More would hold memory that no budget counts.
+/// Queued shares besides the current one. More would hold memory that no budget counts.
 const WAITING: usize = 1;
 
 /// A thread that receives gradients.

@@ -142,7 +142,7 @@ impl OnDisk {
         mut change: impl FnMut(Range<usize>, &mut Arrays<'_>),
     ) -> Result<(), HostOptimError> {
         self.0.check_not_torn()?;
-        // First: a panic leaves the state torn.
+        // Set first: a panic leaves the state torn.
         self.0.torn.store(true, Relaxed);
         for (n, range) in self.0.ranges().enumerate() {
             let mut slab = pipeline.next_chunk(&self.0)?;
@@ -207,7 +207,7 @@ impl ChunkStore {
         self.disk.buffer(self.largest(parts), format_args!("chunks of the state of {}", self.name))
     }
 
-    /// Skipped after a failed write of this state.
+    /// Does nothing after a failed write of this state.
     fn write(&self, chunk: usize, slab: &PageBuffer) {
         if self.failure.get().is_none()
             && let Err(failure) = self.pieces.put(parts_of(chunk, 0..PARTS), slab)

@@ -10,7 +10,7 @@ pub(crate) const BLOCK: usize = 256;
 /// Bytes of a block's bases.
 pub(crate) const BASES: usize = size_of::<[u16; 2]>();
 
-/// Dropped bits of an f32 mantissa.
+/// Bits of an f32 mantissa that a code drops.
 const CUT: u32 = 20;
 /// Bits of a [`rounded`] number below its position.
 const BELOW: u32 = CUT - 16;

@@ -185,7 +185,7 @@ pub(crate) fn encode_nearest(moments: [&[f32]; 2], first: &mut [u8], second: &mu
     encode(&nearest, first, second)
 }
 
-/// Prefetches a later block: the processor does not past a page's end.
+/// Prefetches a later block: the processor does not prefetch past a page's end.
 #[inline(always)]
 fn fetch_ahead<T>(block: &[T; BLOCK]) {
     #[cfg(target_arch = "x86_64")]

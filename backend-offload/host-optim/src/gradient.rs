@@ -96,7 +96,7 @@ impl Gradient {
         Ok(())
     }
 
-    /// Adds the rest from the right.
+    /// Adds the remaining partial sums from the right.
     pub(crate) fn complete(&mut self, memory: &HostMemory, name: &str) -> Result<(), OffloadError> {
         while let [.., left, right] = &mut self.partial_sums[..] {
             left.add(memory, name, right.values())?;

@@ -15,7 +15,7 @@ use crate::sgd::step_sgd;
 
 /// A moment's parts are neighbours.
 pub(crate) const PARTS: usize = 4;
-/// Or the bits that complete bf16 weights.
+/// F32 master weights, or the bits that complete bf16 weights.
 pub(crate) const MASTERS: usize = 0;
 /// Or their codes, or the velocity.
 pub(crate) const FIRST: usize = 1;
@@ -151,7 +151,7 @@ impl Arrays<'_> {
         }
     }
 
-    /// The compact format's bits start at zero.
+    /// Copies nothing in the compact format, whose bits start at zero.
     pub(crate) fn set_initial_weights(&mut self, weights: Values<'_>) {
         match (self, weights) {
             (Self::F32 { masters, .. } | Self::Bf16Moments { masters, .. }, Values::F32(weights)) => {

@@ -42,7 +42,7 @@ impl BlockNoise {
 /// 2³² divided by the golden ratio: its multiples spread far apart.
 const STRIDE: u32 = 0x9e37_79b9;
 
-/// Loading them costs less than multiplying.
+/// Loading these multiples costs less than multiplying.
 static STRIDES: [u32; BLOCK] = {
     let mut strides = [0; BLOCK];
     let mut element = 1;

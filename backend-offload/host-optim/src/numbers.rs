@@ -95,7 +95,7 @@ pub(crate) trait Number: Pod + Send + Sync {
     fn wide(self) -> f32;
     /// Rounds up or down by `noise`. The mean over random `noise` is `value`.
     fn rounded(value: f32, noise: u32) -> Self;
-    /// Infinity and NaN are the highest.
+    /// Infinity and NaN have the highest magnitudes.
     #[inline(always)]
     fn upper_magnitude(self) -> u16 {
         (self.wide().to_bits() >> 16) as u16 & 0x7fff

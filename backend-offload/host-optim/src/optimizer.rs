@@ -101,8 +101,8 @@ impl HostAdamW {
         self.states.values().map(|state| state.disk_bytes()).sum()
     }
 
-    /// Receives gradients of `module`, whole or in shares, and frees their device memory. An error drops all since the
-    /// last step.
+    /// Receives gradients of `module`, whole or in shares, and frees their device memory. An error drops all gradients
+    /// since the last step.
     pub fn arrive<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
         module: &M,

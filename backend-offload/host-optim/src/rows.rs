@@ -251,7 +251,7 @@ impl HostRows {
         self.catch_up(&(begin as u32..end as u32).collect::<Vec<_>>());
         self.turn.0 = end;
         if end == self.rows() {
-            // All have caught up since the round began.
+            // All rows have caught up since the round began.
             let first = self.state.time - self.missed.len() as u32;
             self.missed.drain(..(since - first) as usize);
             self.turn = (0, self.state.time);
@@ -291,7 +291,7 @@ impl HostRows {
         self.take_steps(rows, None);
     }
 
-    /// The last one follows `gradient`, if given.
+    /// Takes all missed steps. The last one follows `gradient`, if given.
     fn take_steps(&mut self, rows: &[u32], gradient: Option<&[f32]>) {
         if self.state.memory.computes_nothing() {
             return;

@@ -42,7 +42,7 @@ impl From<DiskMemory> for StateMemory {
     }
 }
 
-/// Bytes; smaller parts get no offset.
+/// Bytes from which parts get an offset.
 const LARGE: usize = 1 << 20;
 /// Whole cache lines, small against a page.
 const APART: usize = 5 * 64;

@@ -105,7 +105,7 @@ pub fn decode(code: Code, codes: &[u8], scales: &[f32], numbers: &mut [f32]) {
 
 #[inline(always)]
 fn decode_tile(codes: &[u8; TILE], scale: f32, numbers: &mut [f32], value: impl Fn(u8) -> f32) {
-    // For a loop of constant length.
+    // A loop of constant length.
     if let Ok(numbers) = <&mut [f32; TILE]>::try_from(&mut *numbers) {
         for n in 0..TILE {
             numbers[n] = value(codes[n]) * scale;

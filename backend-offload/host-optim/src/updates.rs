@@ -269,7 +269,7 @@ pub struct Updated<T> {
 }
 
 enum Weights<T> {
-    /// With the time waited. `None` only if an earlier call panicked.
+    /// The closure also returns the time waited. `None` only if an earlier call panicked.
     Pending(Option<Box<dyn FnOnce() -> (T, Duration) + Send>>),
     Ready(T),
 }

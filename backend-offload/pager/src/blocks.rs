@@ -28,7 +28,7 @@ struct Slot {
 struct UnderWay {
     token: Token,
     id: BlockId,
-    /// Its memory still counts.
+    /// A removed block, whose memory still counts.
     removed: Option<Box<Block>>,
 }
 
@@ -111,12 +111,10 @@ impl Blocks {
         (self.slots.len() - self.free.len()) as u64
     }
 
-    /// Ever alive at once.
+    /// The most blocks ever alive at once.
     pub fn most(&self) -> u64 {
         self.slots.len() as u64
     }
-
-    // ---- the program's blocks -------------------------------------------------------------------------
 
     pub fn insert(&mut self, bytes: u64, arena: Arena, now: u64) -> BlockId {
         let block = Block::new(bytes, arena, now);
@@ -130,7 +128,7 @@ impl Blocks {
         BlockId { index: (self.slots.len() - 1) as u32, generation: 0 }
     }
 
-    /// Its bytes are free at once, or when its move to or from the device ends.
+    /// The block's bytes are free at once, or when its move to or from the device ends.
     pub fn remove(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;
         if block.copies.moving().is_none() {
@@ -182,8 +180,6 @@ impl Blocks {
         Ok(change.loses)
     }
 
-    // ---- transfers ------------------------------------------------------------------------------------
-
     /// Starts a transfer. `attempted` describes it in a fault.
     pub fn start(
         &mut self,
@@ -230,7 +226,7 @@ impl Blocks {
         self.get(under_way.id).filter(|_| under_way.removed.is_none())
     }
 
-    /// To or from the device.
+    /// The oldest move to or from the device.
     pub fn oldest(&self) -> Option<Token> {
         let moves = |under_way: &UnderWay| {
             self.carried(under_way).is_none_or(|block| block.copies.moving().is_some())
@@ -253,7 +249,6 @@ impl Blocks {
         self.departing().map(|(_, bytes)| bytes).sum()
     }
 
-    /// From disk.
     pub fn loading(&self) -> Option<(Token, BlockId)> {
         self.under_way.iter().find_map(|under_way| {
             let block = self.carried(under_way)?;
@@ -261,9 +256,7 @@ impl Blocks {
         })
     }
 
-    // ---- notes on blocks ------------------------------------------------------------------------------
-
-    /// By the operation `now`. Keeps a leaving block. `None` for a repeated operand.
+    /// Notes a use by operation `now`, which keeps a leaving block. `None` for a repeated operand.
     pub fn note_use(&mut self, id: BlockId, now: u64) -> Result<Option<Used>, Fault> {
         let block = self.block_mut(id)?;
         if block.last_use == now {

@@ -82,7 +82,7 @@ struct Transfer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Awaited,
-    /// By an operation; the copy in progress is current.
+    /// Kept by an operation; the copy in progress is current.
     Kept,
     /// The copy in progress is outdated.
     Outdated,
@@ -141,7 +141,7 @@ impl Copies {
         self.transfer.is_some_and(|transfer| transfer.to == Some(Tier::Device))
     }
 
-    /// The fastest below the device.
+    /// The fastest tier below the device that has the contents.
     pub fn copy(&self) -> Option<Tier> {
         [Tier::Host, Tier::Disk].into_iter().find(|tier| self.held.contains(*tier))
     }
@@ -188,7 +188,7 @@ impl Copies {
         row && self.transfer.is_none()
     }
 
-    /// `None` if the table forbids it.
+    /// Returns `None` if the table forbids the transfer.
     pub fn start(&mut self, token: Token, to: Option<Tier>, frees: Option<Tier>) -> Option<Change> {
         if !self.allows(to, frees) {
             return None;
@@ -208,7 +208,7 @@ impl Copies {
         Some(Change { gains: None, loses })
     }
 
-    /// A failed one changes nothing.
+    /// A failed transfer changes nothing.
     pub fn end(&mut self, succeeded: bool) -> Option<Ended> {
         let Transfer { to, frees, fate, .. } = self.transfer.take()?;
         let loses = match fate {
@@ -220,7 +220,7 @@ impl Copies {
         Some(Ended { to, frees, fate, loses: loses.into() })
     }
 
-    /// Simulated: ended at once.
+    /// Takes a simulated transfer, which ends at once.
     pub fn take(&mut self, to: Option<Tier>, frees: Option<Tier>) {
         if self.start(Token(u64::MAX), to, frees).is_some() {
             self.end(true);
@@ -250,7 +250,7 @@ impl Copies {
             transfer.fate = Fate::Outdated;
         }
         if let Some(Transfer { to, .. }) = self.transfer.take_if(|transfer| !transfer.involves_device()) {
-            // Host memory taken by a load.
+            // Host memory taken by a load holds the contents.
             before = before.with(to);
         }
         self.written = true;

@@ -23,7 +23,7 @@ pub struct Counters {
 pub struct LinkCounts {
     /// Blocks that left by a copy.
     pub evictions: u64,
-    /// Blocks that left without.
+    /// Blocks that left without a copy.
     pub clean_drops: u64,
     /// Blocks whose contents came back.
     pub restores: u64,
@@ -44,7 +44,7 @@ pub struct DiskCounts {
     pub written_ahead: u64,
     /// Blocks loaded from disk.
     pub loaded: u64,
-    /// Before their use.
+    /// Blocks loaded before their use.
     pub loaded_ahead: u64,
     /// Bytes loaded from disk.
     pub bytes_from_disk: u64,

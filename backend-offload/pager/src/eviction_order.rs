@@ -51,7 +51,7 @@ impl EvictionCost {
         matches!(self, Self::Known { due, .. } if due <= now + NEAR)
     }
 
-    /// Greater leaves earlier, within one preference.
+    /// A greater rank leaves earlier, within one preference.
     fn rank(self, now: u64, bytes: u64, missing: u64, index: u32) -> (u8, u64, u64, u64, Reverse<u32>) {
         let index = Reverse(index);
         match self {
@@ -140,13 +140,13 @@ pub(crate) struct EvictionOrder {
     passing: BinaryHeap<Reverse<Entry>>,
     awake: bool,
     asked: bool,
-    /// Those that may not leave, during a search.
+    /// Blocks that may not leave, during a search.
     aside: Vec<Entry>,
     moved: Vec<Resident>,
 }
 
 impl EvictionOrder {
-    /// Otherwise rebuild before use.
+    /// Whether entries are kept; otherwise rebuild before use.
     pub fn is_awake(&self) -> bool {
         self.awake
     }
@@ -195,8 +195,8 @@ impl EvictionOrder {
         self.entries += 1;
     }
 
-    /// The first that `may_leave`, where `missing` bytes are wanted. `look` returns a block and its cost, or `None` off
-    /// the device.
+    /// The first block that `may_leave`, where `missing` bytes are wanted. `look` returns a block and its cost, or
+    /// `None` off the device.
     pub fn first(
         &mut self,
         now: u64,
@@ -261,7 +261,7 @@ impl EvictionOrder {
     }
 }
 
-/// By a search of all blocks.
+/// The first block to leave, by a search of all.
 #[cfg(test)]
 pub(crate) fn first_of(blocks: impl Iterator<Item = Resident>, now: u64, missing: u64) -> Option<BlockId> {
     blocks.max_by_key(|found| found.rank(now, missing)).map(|found| found.id)

@@ -30,7 +30,7 @@ pub(crate) struct Outlook {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Future {
-    /// Or a predicted use did not happen.
+    /// Unknown, or a predicted use did not happen.
     Unknown,
     /// Used in this many operations.
     Used(u64),
@@ -197,7 +197,8 @@ impl Forecast {
         self.outlooks[index] = Outlook { generation: id.generation, born: self.now(), ..Outlook::default() };
     }
 
-    /// With unknown future: last use plus time in use. A block used throughout a step is used early in the next.
+    /// Recency of a block with unknown future: last use plus time in use. A block used throughout a step is used early
+    /// in the next.
     pub fn recent(&self, id: BlockId) -> u64 {
         self.outlook(id).map_or(0, |outlook| {
             let used = outlook.used.max(outlook.born);
@@ -370,7 +371,7 @@ impl Forecast {
         }
     }
 
-    /// Replaces predictions at another place.
+    /// Replaces the predictions after a move of the cursor.
     fn anchor(&mut self, number: u64, past: u64, begins: bool) {
         let period = number - past;
         // A marked step pays for its own search.

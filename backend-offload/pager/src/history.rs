@@ -25,7 +25,7 @@ pub(crate) enum Next {
     Freed(u64),
 }
 
-/// In four bytes. Distances beyond two billion are unknown.
+/// [`Next`] in four bytes. Distances beyond two billion are unknown.
 #[derive(Debug, Clone, Copy, Default)]
 struct PackedNext(u32);
 
@@ -83,7 +83,7 @@ impl Use {
     }
 }
 
-/// In units of 512 bytes, rounded up, at most a terabyte; and whether the block was new.
+/// Size in units of 512 bytes, rounded up, at most a terabyte; and whether the block was new.
 #[derive(Debug, Clone, Copy, Default)]
 struct PackedSize(u32);
 

@@ -36,7 +36,7 @@ impl View<'_> {
         Ok(steps)
     }
 
-    /// Towards `wanted` free bytes; `None` once they are free.
+    /// The next step towards `wanted` free bytes; `None` once they are free.
     pub fn make_host_room(self, wanted: u64, rooms: Rooms) -> Result<Option<Step>, Stop> {
         if rooms.host.allows(wanted) {
             return Ok(None);
@@ -52,7 +52,7 @@ impl View<'_> {
         }
     }
 
-    /// Drop a host copy, spill, or free disk space for a spill.
+    /// A step that drops a host copy, spills, or frees disk space.
     fn next_to_make_way<'a>(
         self,
         live: impl Iterator<Item = (BlockId, &'a Block)> + Clone,
@@ -91,7 +91,7 @@ fn largest_duplicate<'a>(live: impl Iterator<Item = (BlockId, &'a Block)>) -> Op
     duplicates.max_by_key(|(_, block)| (block.is_on_disk(), block.bytes)).map(|(id, _)| id)
 }
 
-/// On a full disk: host ones first, then device ones.
+/// The block that gives up its place on a full disk: host ones first, then device ones.
 fn spare_on_disk<'a>(
     mut live: impl Iterator<Item = (BlockId, &'a Block)> + Clone,
     rooms: Rooms,

@@ -19,7 +19,7 @@ const SOON: usize = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct LoadAhead {
-    /// In reverse order.
+    /// Spills and loads, in reverse order.
     chosen: Vec<Step>,
     at: u64,
 }

@@ -3,7 +3,7 @@
 #[derive(Debug, Default)]
 pub(crate) struct MarkedSteps {
     count: u64,
-    /// At the ends of the last two steps, in order.
+    /// Departures counted at the ends of the last two steps, in order.
     left: [u64; 2],
 }
 

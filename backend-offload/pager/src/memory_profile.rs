@@ -7,7 +7,7 @@ use std::ops::Range;
 pub(crate) struct MemoryProfile {
     /// Binary tree, root at 1: maxima below, without amounts added at higher nodes.
     highest: Vec<i64>,
-    /// To all levels below a node; contained in its `highest`.
+    /// Added to all levels below a node; contained in its `highest`.
     added: Vec<i64>,
 }
 
@@ -29,7 +29,7 @@ impl MemoryProfile {
         [begin..end.min(all), 0..end.saturating_sub(all)]
     }
 
-    /// The oldest level goes.
+    /// Drops the oldest level.
     pub fn set(&mut self, operation: u64, level: i64) {
         let before = self.highest(operation..operation + 1).unwrap_or(0);
         self.add(operation..operation + 1, level - before);
@@ -56,7 +56,7 @@ impl MemoryProfile {
         self.highest[node] = self.highest[2 * node].max(self.highest[2 * node + 1]) + self.added[node];
     }
 
-    /// `None` if empty.
+    /// `None` for an empty range.
     pub fn highest(&self, operations: Range<u64>) -> Option<i64> {
         let stretches = self.leaves_of(&operations);
         stretches.iter().filter_map(|stretch| self.highest_below(1, 0..self.kept() as usize, stretch)).max()

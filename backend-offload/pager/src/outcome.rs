@@ -7,7 +7,7 @@ use crate::copies::Fate;
 /// The result of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It has left: free its device memory.
+    /// The block has left: free its device memory.
     Left {
         /// The block.
         block: BlockId,
@@ -36,12 +36,12 @@ pub enum Outcome {
         /// The tier that keeps its contents; `None` for a block never written.
         from: Option<Tier>,
     },
-    /// It could not leave and keeps its device memory. Drop a partial copy.
+    /// The block could not leave and keeps its device memory. Drop a partial copy.
     Stayed {
         /// The block.
         block: BlockId,
     },
-    /// It could not return: free the device memory taken for it.
+    /// The block could not return: free the device memory taken for it.
     NotReturned {
         /// The block.
         block: BlockId,
@@ -81,7 +81,7 @@ pub enum Outcome {
         /// The block.
         block: BlockId,
     },
-    /// Removed during the move: drop its device memory and copies.
+    /// The block was removed during the move: drop its device memory and copies.
     Removed {
         /// The block, no longer valid.
         block: BlockId,

@@ -108,7 +108,7 @@ impl Pager {
         Some(self.request.number() - self.get(id)?.last_use)
     }
 
-    // ---- blocks come and go ---------------------------------------------------------------------------
+    // ---- blocks come and go
 
     /// Registers a block of `bytes`. It has no memory before its first use.
     pub fn insert(&mut self, bytes: u64, arena: Arena) -> BlockId {
@@ -145,7 +145,7 @@ impl Pager {
         Ok(())
     }
 
-    // ---- operations -----------------------------------------------------------------------------------
+    // ---- operations
 
     /// Starts an operation over `operands`, with repeats or without. Leaving operands are kept. Returns whether all are
     /// on the device.
@@ -294,7 +294,7 @@ impl Pager {
         self.prefetch.loads.forget();
     }
 
-    // ---- moves ----------------------------------------------------------------------------------------
+    // ---- moves
 
     /// Reports the start of a move that [`next_step`](Self::next_step) or [`prefetch`](Self::prefetch) named. Its bytes
     /// count in its target tier at once. A running load keeps its token.
@@ -398,7 +398,7 @@ impl Pager {
         self.eviction.enter(view, id);
     }
 
-    // ---- contents -------------------------------------------------------------------------------------
+    // ---- contents
 
     /// Reports new contents on the device. Returns the tiers with stale copies, for the adapter to drop.
     pub fn wrote(&mut self, id: BlockId) -> Result<TierSet, Fault> {
@@ -414,7 +414,7 @@ impl Pager {
         Ok(())
     }
 
-    // ---- reports --------------------------------------------------------------------------------------
+    // ---- reports
 
     /// Reports that no dead block is left.
     pub fn swept(&mut self) {
@@ -441,7 +441,7 @@ impl Pager {
         self.prefetch.device.end_schedule();
     }
 
-    // ---- questions ------------------------------------------------------------------------------------
+    // ---- questions
 
     /// The tier for new data. Data on the host evicts nothing and needs no copy to leave. It starts there if the device
     /// lacks room, or if blocks spill and the program prefers the host.
@@ -471,7 +471,7 @@ impl Pager {
         blocks.into_iter().map(|(_, id)| id).collect()
     }
 
-    // ---- recordings -----------------------------------------------------------------------------------
+    // ---- recordings
 
     /// Starts a [`Recording`](crate::Recording). No block may exist yet.
     pub fn record(&mut self) {

@@ -17,10 +17,10 @@ pub enum Policy {
     LeastRecentlyUsed,
 }
 
-/// Blocks of this many last operations are no such victims: their results are read next.
+/// Most-recently-used victims exclude blocks of this many last operations: their results are read next.
 const WARM_OPERATIONS: u64 = 16;
 
-/// In a row, to begin or end a sweep.
+/// Restores in a row that begin or end a sweep.
 const CONVICTION: i32 = 8;
 
 #[derive(Debug, Default)]

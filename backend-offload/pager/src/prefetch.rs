@@ -22,7 +22,7 @@ const FAR: u64 = 1 << 13;
 /// Copies off the device in progress. One leaves the link idle between operations; many delay urgent copies.
 const LEAVING: usize = 32;
 
-/// Planned at a time, to delay no operation for long.
+/// Operations planned at a time, to delay no operation for long.
 const PLAYED: u32 = 8;
 
 /// Operations between rebuilds of a schedule that is wrong or ended early.
@@ -53,7 +53,7 @@ pub(crate) struct Ahead {
     begun: u64,
     /// An unpredicted eviction was needed.
     wrong: bool,
-    /// By another preference or limit.
+    /// Another preference or limit ended the schedule.
     ended: bool,
     leaves: RecentActivity,
 }
@@ -116,7 +116,7 @@ impl Ahead {
         Some(schedule)
     }
 
-    /// That leaves for the current operation.
+    /// The predicted block that leaves for the current operation.
     pub fn scheduled_victim(&mut self, view: View, room: Limit) -> Option<BlockId> {
         let mut schedule = self.schedule.take()?;
         let first = first_leave(&mut schedule, view).map(|(id, _)| id);
@@ -136,7 +136,7 @@ fn named(view: View<'_>, name: Name) -> Option<(BlockId, &Block)> {
     Some((id, view.blocks.get(id)?))
 }
 
-/// If it is where the schedule has it.
+/// The first block to leave, if it is where the schedule has it.
 fn first_leave(schedule: &mut Schedule, view: View) -> Option<(BlockId, Leave)> {
     let forecast = view.known()?;
     while let Some(leave) = schedule.first_leave(forecast.now()) {

@@ -338,7 +338,7 @@ impl Reader<'_> {
 pub struct Recorder {
     writer: Writer,
     numbers: Vec<usize>,
-    /// Its operands, whose writes are known only afterwards, and its flops.
+    /// The latest operation's operands, whose writes are known only afterwards, and its flops.
     open: Option<(Vec<Operand>, u64)>,
 }
 

@@ -9,13 +9,13 @@ pub(crate) const REPEAT: u8 = 10;
 /// Without a limit a few damaged bytes could fill memory.
 const MOST: usize = 1 << 20;
 
-/// In a row, to identify like stretches.
+/// Events in a row that identify like stretches.
 const ALIKE: usize = 3;
 
 /// Earlier stretches to compare, the latest first.
 const TRIED: usize = 64;
 
-/// Bytes of a repeat, at most, roughly.
+/// Most bytes of a repeat, approximately.
 const COST: usize = 6;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Repeats {
         Some(place)
     }
 
-    /// Those that shorten `events` most, in order. Each event is a range of `bytes`.
+    /// Repeats that shorten `events` most, in order. Each event is a range of `bytes`.
     pub fn found(bytes: &[u8], events: &[Range<usize>]) -> Vec<Repeat> {
         let mut numbers = HashMap::new();
         let same: Vec<usize> = events

@@ -4,7 +4,7 @@
 use crate::block::BlockId;
 use crate::history::{History, Next};
 
-/// By place, found backwards from the period's end.
+/// The replacing block by place, found backwards from the period's end.
 #[derive(Debug)]
 pub(crate) struct Replacements {
     begin: u64,
@@ -32,7 +32,7 @@ impl Replacements {
         self.index(place).is_some_and(|index| self.inherits[index])
     }
 
-    /// After all later ones.
+    /// Visits an operation after all later ones.
     pub fn look_at(&mut self, trace: &History, number: u64) {
         let places = trace.uses(number);
         for place in places.clone() {

@@ -34,7 +34,7 @@ pub(crate) enum Driver {
     Willing,
     /// Room must be made beyond the budget.
     Refused,
-    /// With nothing left to evict; asked once more.
+    /// Refused with nothing left to evict; asked once more.
     LastRequest,
     /// Refused the last request too.
     RefusedAgain,
@@ -134,8 +134,6 @@ impl Request {
         }
     }
 
-    // ---- the driver -----------------------------------------------------------------------------------
-
     pub fn driver(&self) -> Driver {
         self.driver
     }
@@ -160,8 +158,6 @@ impl Request {
     pub fn grants_second_try(&mut self) -> bool {
         !std::mem::replace(&mut self.second_try, true)
     }
-
-    // ---- dead blocks ----------------------------------------------------------------------------------
 
     pub fn is_swept(&self) -> bool {
         self.swept

@@ -1,5 +1,5 @@
-//! For how many operations the driver is not asked again for as much as it refused. Another process may hold the memory
-//! for long, and a refusal costs far more than an eviction.
+//! Rests of the driver: operations in which it is not asked again for as much as it refused. Another process may hold
+//! the memory for long, and a refusal costs far more than an eviction.
 
 /// Operations after a first refusal; doubled for each that follows soon.
 const SHORTEST: u64 = 256;

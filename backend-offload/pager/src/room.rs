@@ -139,7 +139,7 @@ impl Room<'_> {
         }
     }
 
-    /// The next to leave, if `room` allows its copy.
+    /// The next block to leave, if `room` allows its copy.
     fn victim(&mut self, room: Limit) -> Option<BlockId> {
         let view = View { blocks: self.blocks, request: self.request, forecast: self.forecast };
         if view.known().is_some()

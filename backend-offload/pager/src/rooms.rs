@@ -37,7 +37,7 @@ impl Rooms {
         bytes.checked_next_multiple_of(self.page).unwrap_or(u64::MAX)
     }
 
-    /// Unlimited if others can spill for it.
+    /// Room for a victim: unlimited if others can spill for it.
     pub(crate) fn for_victims(self) -> Limit {
         if self.disk.allows(1) { Limit::NONE } else { self.host }
     }

@@ -112,7 +112,7 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// At most `far` operations from the current one.
+    /// A schedule of at most `far` operations from the current one.
     pub fn begin<'b>(
         forecast: &Forecast,
         blocks: impl Iterator<Item = (BlockId, &'b Block)>,
@@ -272,7 +272,7 @@ impl Schedule {
         }
     }
 
-    /// For an operation that still needs `wanted` bytes.
+    /// Brings an operand of an operation that still needs `wanted` bytes.
     fn bring(&mut self, number: Number, memory: u64, wanted: u64) {
         let block = self.simulated[number as usize];
         while self.resident + block.bytes > memory {
@@ -335,8 +335,6 @@ impl Schedule {
         self.moves.later.push(Reverse((after, Leave { by, after, name: block.name })));
     }
 
-    // ---- what to do -----------------------------------------------------------------------------------
-
     /// The first block that can leave.
     pub fn first_leave(&mut self, now: u64) -> Option<Leave> {
         while let Some(Reverse((_, leave))) = self.moves.later.peek().filter(|next| next.0.0 < now).copied() {
@@ -350,7 +348,7 @@ impl Schedule {
         self.moves.ready.pop();
     }
 
-    /// With the most bytes in use until then, including earlier returns.
+    /// The first return, with the most bytes in use until then, including earlier returns.
     pub fn first_return(&mut self, now: u64) -> Option<(Return, i64)> {
         while self.moves.returns.front().is_some_and(|first| first.by <= now) {
             self.moves.returns.pop_front();

@@ -38,7 +38,7 @@ impl Recording {
         let before = births(&self.events[..begin]);
         let until = before + births(this);
 
-        // By first use.
+        // Initial blocks and their replacements, by first use.
         let mut replacements: Vec<(usize, usize)> = Vec::new();
         let mut known = HashMap::new();
         for (event, (mine, theirs)) in this.iter().zip(next).enumerate() {

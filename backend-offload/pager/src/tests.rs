@@ -182,8 +182,6 @@ fn making_room_in_advance_is_no_operation() {
     assert_eq!(pager.counters().operations, before);
 }
 
-// ---- dead blocks ------------------------------------------------------------------------------------------
-
 #[test]
 fn no_live_block_is_copied_out_before_dead_ones_were_looked_for() {
     // With so many blocks not every operation is due for a sweep.
@@ -235,8 +233,6 @@ fn many_small_blocks_make_a_sweep_worth_while_too() {
     pager.insert(1, Arena(0));
     assert!(pager.sweep_pays());
 }
-
-// ---- moves under way --------------------------------------------------------------------------------------
 
 #[test]
 fn a_move_holds_its_bytes_on_both_sides_until_it_lands() {
@@ -390,8 +386,6 @@ fn a_block_that_was_kept_while_it_left_is_not_discarded() {
     assert!(matches!(pager.ended(token, true), Ok(Outcome::Rescued { .. })));
     assert!(matches!(pager.discard(blocks[0]), Ok(Some(_))));
 }
-
-// ---- illegal reports --------------------------------------------------------------------------------------
 
 #[test]
 fn reports_that_contradict_the_books_are_faults_and_change_nothing() {

@@ -14,7 +14,7 @@ pub(crate) struct View<'p> {
 }
 
 impl<'p> View<'p> {
-    /// If it knows the program's place.
+    /// The forecast, if it knows the program's place.
     pub fn known(self) -> Option<&'p Forecast> {
         self.forecast.filter(|forecast| forecast.knows())
     }

@@ -14,12 +14,12 @@ use crate::view::View;
 /// The part of the host kept ready. Half as much lengthens steps; more wears the drive.
 const READY: u64 = 48;
 
-/// Kept ready at most. A smaller disk is left to blocks that must spill.
+/// The largest part kept ready. A smaller disk is left to blocks that must spill.
 const SPARE: u64 = 6;
 
 #[derive(Debug, Default)]
 pub(crate) struct WriteAhead {
-    /// The first one last.
+    /// Blocks to write, the first one last.
     chosen: Vec<BlockId>,
     at: u64,
     spills: RecentActivity,
@@ -42,7 +42,7 @@ impl WriteAhead {
         self.first_chosen(view, rooms)
     }
 
-    /// Drops unwritable ones before it.
+    /// The first chosen block that can be written. Drops those before it.
     fn first_chosen(&mut self, view: View, rooms: &dyn Fn() -> Rooms) -> Option<BlockId> {
         while let Some(id) = self.chosen.last().copied() {
             let block = view.blocks.get(id).filter(|block| is_unwritten(block));
@@ -55,7 +55,7 @@ impl WriteAhead {
     }
 }
 
-/// The first one last.
+/// Blocks to write, the first one last.
 fn to_be_written(view: View, rooms: Rooms) -> Vec<BlockId> {
     let (Some(forecast), Some(free)) = (view.known(), rooms.host.get()) else {
         return Vec::new();

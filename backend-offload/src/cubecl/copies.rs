@@ -144,7 +144,7 @@ impl<R: InnerRuntime> Copies<R> {
         Ok((id, Reading { end, host: Some(host) }))
     }
 
-    /// Before the work that follows `pieces` others.
+    /// Marks the point before the work that follows `pieces` others.
     pub fn mark(&mut self, index: usize, pieces: u64) {
         if let Some(marks) = self.marks.get_mut(&index).filter(|marks| marks.is_moving()) {
             marks.mark(pieces, self.streams.mark(index));

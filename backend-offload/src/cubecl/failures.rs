@@ -24,7 +24,7 @@ pub(super) struct Failures {
     theirs: HashMap<usize, Vec<ServerError>>,
 }
 
-/// Unique among the device's live buffers.
+/// A buffer's position, unique among the device's live buffers.
 pub(super) type Address = (u64, u64);
 
 /// CubeCL hides drops of small buffers: an error ends when another buffer takes the memory.

@@ -31,7 +31,7 @@ type Contents = DynFut<Result<Vec<Bytes>, ServerError>>;
 type OnDevice = (usize, CopyDescriptor, Named);
 
 impl Rows {
-    /// For row-major layouts with contiguous rows, the readable ones.
+    /// For row-major layouts with contiguous rows, which the runtime can read.
     fn of(descriptor: &CopyDescriptor) -> Self {
         let shape = descriptor.shape.as_slice();
         let size = descriptor.elem_size;
@@ -130,7 +130,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }))
     }
 
-    /// From a current host copy; zeros if never written.
+    /// The bytes of a current host copy; zeros if never written.
     fn bytes_without_device(&self, id: BlockId, descriptor: &CopyDescriptor) -> Option<Bytes> {
         if !R::can_read_tensor(&descriptor.shape, &descriptor.strides) {
             return None;

@@ -136,7 +136,7 @@ impl<B: SharedStorage> RunnerClient for OffloadClient<B> {
     }
 }
 
-/// On the caller's thread, without the lock.
+/// Panics on the caller's thread, without the lock.
 fn surface(result: Result<(), Failure>) {
     match result {
         Ok(()) => {}

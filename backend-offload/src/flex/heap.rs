@@ -10,7 +10,7 @@ use crate::registry::Settings;
 use pager::{BlockId, Outcome, Token};
 use std::sync::Arc;
 
-/// As a float large and odd, as an index out of range.
+/// As a float, a large odd number; as an index, out of range.
 const PARANOID_FILL: u8 = 0xa5;
 
 pub(super) struct Heap<B: SharedStorage> {
@@ -58,7 +58,7 @@ impl<B: SharedStorage> Heap<B> {
         Ok(())
     }
 
-    /// All its tensors return the error.
+    /// All tensors of a lost storage return its error.
     pub(super) fn lose(&mut self, paging: &mut Paging, block: BlockId, error: &Arc<OffloadError>) {
         let Some(lost) = self.table.remove_stored(block) else { return };
         for tensor in lost.tensors {

@@ -32,7 +32,7 @@ impl<B: SharedStorage> Tensor<B> {
 }
 
 pub struct Stored {
-    /// Empty only while an operation consumes the last.
+    /// Empty only while an operation consumes the last tensor.
     pub tensors: Vec<TensorId>,
     /// `None` off the device.
     pub address: Option<usize>,

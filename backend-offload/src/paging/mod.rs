@@ -111,7 +111,6 @@ impl Paging {
         self.pager.remove(block)
     }
 
-    /// As [`Pager::discard`].
     #[cfg(feature = "cube")]
     pub(crate) fn discard(&mut self, block: BlockId) -> Result<Option<Token>, Fault> {
         let token = self.pager.discard(block)?;
@@ -121,7 +120,7 @@ impl Paging {
         Ok(token)
     }
 
-    /// For the block's life.
+    /// Pins the block for its whole life.
     pub fn pin(&mut self, block: BlockId) -> Result<(), Fault> {
         self.pager.pin(block)
     }
@@ -161,7 +160,7 @@ impl Paging {
         self.tiers.keep(block, copy);
     }
 
-    /// If [`Device::may_prefetch`] agrees.
+    /// Allows moves ahead, if [`Device::may_prefetch`] does too.
     pub(crate) fn look_ahead(&mut self) {
         self.pager.look_ahead(true);
     }

@@ -24,7 +24,7 @@ impl Paging {
         }
     }
 
-    /// Into host memory that is free or can be freed at once.
+    /// Loads into host memory that is free or can be freed at once.
     pub(super) fn load_ahead<D: Device>(&mut self, device: &mut D) {
         if !self.tiers.loads_ahead() {
             return;

@@ -12,7 +12,7 @@ pub struct PagingSettings {
     pub oversized: Oversized,
     pub(crate) host: Arc<HostPool>,
     pub(crate) disk: Option<Arc<Disk>>,
-    /// Checksums of copies, verified before use; adapters overwrite evicted memory.
+    /// Copies have checksums, verified before use; adapters overwrite evicted memory.
     pub paranoid: bool,
     /// See [`OffloadConfig::dry_run`](crate::OffloadConfig::dry_run).
     pub dry_run: bool,

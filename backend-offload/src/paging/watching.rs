@@ -6,7 +6,6 @@ use crate::timeline::Reading;
 use crate::timeline::{Stretch, Watch};
 
 impl Paging {
-    /// Until [`watched_step`](Self::watched_step).
     #[cfg(any(test, feature = "cube", feature = "router"))]
     pub(crate) fn watch_step(&mut self) {
         self.watch = Some(Box::new(Watch::begin(self.reading())));

@@ -10,7 +10,7 @@ pub(super) struct Memory {
     start: NonNull<u8>,
     layout: Layout,
     each: usize,
-    /// By buffer. Replaced buffers and replacements are never freed.
+    /// Replacements by buffer number. Neither they nor the replaced buffers are ever freed.
     replaced: Vec<(usize, NonNull<u8>)>,
 }
 
@@ -27,7 +27,7 @@ impl Memory {
         Self { start, layout, each, replaced: Vec::new() }
     }
 
-    /// Another, zeroed buffer for `slot`: a transfer may use the former one for ever.
+    /// Takes another, zeroed buffer for `slot`: a transfer may use the former one for ever.
     pub(super) fn replace(&mut self, slot: usize) {
         let another = ManuallyDrop::new(Self::zeroed(1, self.each));
         self.replaced.retain(|(other, _)| *other != slot);

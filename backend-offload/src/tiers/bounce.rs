@@ -118,7 +118,7 @@ impl Bounce {
         })
     }
 
-    /// Zeros up to `len` bytes.
+    /// The rest of `len` bytes is zeros.
     pub(super) fn fill(&mut self, slot: usize, bytes: &[u8], len: usize) {
         assert!(self.pieces[slot].is_none(), "the buffer is in use");
         // SAFETY: no transfer uses a spare buffer.

@@ -392,6 +392,7 @@ impl Drop for Joined {
 
 impl Drop for Spilled {
     fn drop(&mut self) {
+        // No late write may reach another block.
         let mut bounce = self.disk.bounce();
         bounce.forget(self.number, None);
         if !bounce.is_lost(self.number) {

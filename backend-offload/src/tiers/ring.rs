@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-/// Where the kernel cannot wake the program.
+/// Poll interval where the kernel cannot wake the program.
 const NAP: Duration = Duration::from_millis(1);
 
 /// The longest poll without an ended piece.

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// Keeps the disk busy while one wakes up.
+/// Enough to keep the disk busy while one wakes up.
 const THREADS: usize = 3;
 
 /// Started by the first piece; a drop ends them.

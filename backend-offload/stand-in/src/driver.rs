@@ -34,7 +34,7 @@ pub(crate) struct Copy {
     pub(crate) actor: &'static str,
     pub(crate) to: CopyEnd,
     pub(crate) from: CopyEnd,
-    /// Moves nothing, and a wait for it returns an error.
+    /// A failing copy moves nothing, and a wait for it returns an error.
     pub(crate) fails: bool,
 }
 

@@ -44,7 +44,7 @@ pub(crate) struct DeviceMemoryUse {
     pub(crate) refused_allocations: u64,
     pub(crate) unmapped_bytes: u64,
     pub(crate) trims: u64,
-    /// The fullest device's.
+    /// Peak of the fullest device.
     pub(crate) peak_bytes: u64,
 }
 

@@ -114,7 +114,7 @@ impl<W> Schedule<W> {
         })
     }
 
-    /// To execute before the next call. `None` at the goal.
+    /// The work to execute before the next call; `None` at the goal.
     pub(crate) fn next(&mut self, goal: Goal) -> Option<W> {
         loop {
             let stream = self.choose(goal)?;
@@ -167,7 +167,7 @@ impl<W> Schedule<W> {
         (self.is_ready(id) && self.random.fraction() < chance).then_some(id)
     }
 
-    /// The stream whose front must run for `stream` to continue: itself, or its chain of waits' end.
+    /// The stream whose front must run for `stream` to continue: itself, or the end of its chain of waits.
     fn stream_to_run_for(&self, mut stream: StreamId) -> StreamId {
         while let Some(Entry::Wait(mark)) = self.streams[stream.0].queue.front() {
             if self.is_done(*mark) {

@@ -13,7 +13,7 @@ use suite::{Need, Size};
 
 #[derive(Debug, Clone, Copy)]
 pub enum Schedule {
-    /// At the call; the race detector reports unordered accesses.
+    /// Work runs at the call; the race detector reports unordered accesses.
     Eager,
     Lazy,
     /// An order that streams and events allow.
@@ -45,7 +45,7 @@ impl Schedule {
 
 const SEEDS: &str = "SPILLWAY_SEEDS";
 
-/// Eager first. All but `One` run every schedule in the full suite.
+/// Schedules of a promise, eager first. All but `One` run every schedule in the full suite.
 #[derive(Debug, Clone, Copy)]
 pub enum Schedules {
     /// Eager and a seed; in the gate also lazy.

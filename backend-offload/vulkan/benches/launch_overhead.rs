@@ -21,7 +21,7 @@ use cubecl_wgpu::{WgpuDevice, WgpuRuntime};
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-/// Between two synchronisations: enough for a queue, too few to fill it.
+/// Launches between two synchronisations: enough for a queue, too few to fill it.
 const BATCH: u64 = 256;
 
 #[cube(launch)]
@@ -74,7 +74,7 @@ impl<R: Runtime> Rig<R> {
     }
 }
 
-/// True if some were clean.
+/// Evicts every buffer. True if some were clean.
 fn evict_all<R: InnerRuntime<Device: DeviceOps>>(device: &R::Device) -> bool {
     let clean_drops = || stats::<CubeBackend<R, f32, i32, u32>>(device).clean_drops;
     let before = clean_drops();

@@ -46,7 +46,6 @@ impl<B: Backend> Net<B> {
     }
 }
 
-/// Numbers in `[-0.5, 0.5)`, which differ between seeds.
 fn numbers(seed: u32) -> TensorData {
     let mut x = seed.wrapping_mul(0x9e37_79b9) | 1;
     let numbers = (0..SHAPE.iter().product()).map(|_| {

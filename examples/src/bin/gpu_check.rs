@@ -5,8 +5,8 @@
 //! gpu_check --budgets 100%,50%,25% --json
 //! ```
 //!
-//! Each program runs twice on the plain backend: is it deterministic? Then it runs offloaded, without a budget and
-//! under shares of its own peak, with overlapping copies and "in line". Each run is a process.
+//! Each program runs twice on the plain backend, to see whether it is deterministic. Then it runs offloaded, without a
+//! budget and under shares of its own peak, with overlapping copies and "in line". Each run is a process.
 //!
 //! Standard output is JSON lines; the last one holds the copy bandwidth. A failed part leaves a line with the verdict
 //! `fail` and its error, and the exit code is 1.

@@ -39,7 +39,7 @@ fn logits<B: Backend>(hidden: Tensor<B, 2>, head: Tensor<B, 2>, options: &LossOp
     soft_cap(options.compute.product(hidden, head.transpose()), options.soft_cap)
 }
 
-/// `[rows, 1]` except `exponentials`.
+/// Terms of some rows, `[rows, 1]` except `exponentials`.
 struct TokenLoss<B: Backend> {
     loss: Tensor<B, 2>,
     log_sum: Tensor<B, 2>,

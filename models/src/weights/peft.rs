@@ -43,7 +43,7 @@ pub enum PeftProblem {
     Lora(LoraError),
 }
 
-/// Without effect here. Tensors show what `target_modules` and `layers_to_transform` select.
+/// Keys without effect here. Tensors show what `target_modules` and `layers_to_transform` select.
 const INERT: [&str; 19] = [
     "auto_mapping",
     "base_model_name_or_path",

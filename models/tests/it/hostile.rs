@@ -180,9 +180,9 @@ fn no_bytes_in_a_weights_file_cause_a_panic() {
     proptest!(|(native in any::<bool>(), at in any::<Index>(), removed in 0..24_usize, put in part(), length in length, only in only)| {
         let whole = &wholes[usize::from(!native)];
         let header = u64::from_le_bytes(whole[..8].try_into().expect("eight bytes"));
-        // Most other bytes are numbers.
+        // Changes the header: most other bytes are numbers.
         let mut bytes = changed(whole, at.index(header as usize + 16), removed, &put);
-        // Covers the change, which is then parsed.
+        // The length covers the change, which is then parsed.
         let length = length.unwrap_or((header + put.len() as u64).saturating_sub(removed as u64));
         if bytes.len() > 8 {
             bytes[..8].copy_from_slice(&length.to_le_bytes());

@@ -90,7 +90,7 @@ fn greedy_from_scratch(model: &Gpt<Cpu>, prompt: &[u32], count: usize, looks_up:
         if text.len() - first > window {
             first = text.len() - window / 2;
         }
-        // Also outside the window.
+        // The match is the whole text's, also outside the window.
         let followers = looked_up(&text);
         let logits = from_scratch(model, &text[first..], looks_up.then_some(&followers[first..]));
         let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]).then(b.cmp(a)));

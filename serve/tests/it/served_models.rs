@@ -44,7 +44,7 @@ pub(crate) fn tokenizer() -> Tokenizer {
     Tokenizer::bytes(&[]).with_chat().unwrap()
 }
 
-/// Equal each time. With the caches, the weights exceed the device budget.
+/// Equal weights each time. With the caches, they exceed the device budget.
 pub(crate) fn model() -> Gpt<Cpu> {
     LITTLE_MEMORY.call_once(|| {
         let config = OffloadConfig::new().device_budget("512KiB".parse().unwrap()).smallest_block(1024);

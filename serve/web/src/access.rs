@@ -13,7 +13,7 @@ const SHORTEST_KEY: usize = 16;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Access {
     pub(crate) key: Option<ApiKey>,
-    /// Besides `localhost` and the connection's local address.
+    /// Names besides `localhost` and the connection's local address.
     pub(crate) hosts: Vec<String>,
     /// Clients may then write `0.0.0.0`.
     pub(crate) everywhere: bool,
@@ -47,7 +47,7 @@ impl ApiKey {
         Ok(Self(Sha256::digest(text).into()))
     }
 
-    /// In equal time for all keys of a length.
+    /// Takes equal time for all keys of a length.
     fn matches(&self, given: &[u8]) -> bool {
         let given: [u8; 32] = Sha256::digest(given).into();
         self.0.ct_eq(&given).into()

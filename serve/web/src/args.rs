@@ -12,7 +12,7 @@ use crate::access::ApiKey;
 use crate::limits::Limits;
 use crate::web::Settings;
 
-/// Holds the API key.
+/// Environment variable with the API key.
 pub const KEY_VARIABLE: &str = "SPILLWAY_API_KEY";
 
 /// Command-line options of a server.

@@ -49,7 +49,7 @@ pub struct Echo {
     pub chats: bool,
     /// Questions that the page offers.
     pub examples: Vec<String>,
-    /// Such as an engine on a device has.
+    /// Counters as of an engine on a device.
     pub counters: Vec<Counter>,
     /// Memory that its sequences share.
     pub kv: Option<KvMemory>,

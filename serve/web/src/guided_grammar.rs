@@ -70,7 +70,7 @@ fn factory(vocabulary: &dyn Vocabulary, size: usize) -> Result<Factory, String> 
     Ok(Factory { parsers, ends })
 }
 
-/// Small models would not end free whitespace.
+/// Forbids free whitespace, which small models would not end.
 fn compact(schema: &Value) -> Value {
     let mut schema = schema.clone();
     if let Value::Object(members) = &mut schema {

@@ -10,7 +10,7 @@ const WINDOW: usize = 32;
 /// Seconds. A longer wait would miss free slots.
 const WAIT: (u64, u64) = (1, 60);
 
-/// In time with some answer under way.
+/// Measured in time with some answer under way.
 #[derive(Debug, Default)]
 pub(crate) struct Pace(Mutex<State>);
 

@@ -21,7 +21,7 @@ use crate::{api, page};
 
 type Route = (Method, &'static str, MethodRouter<Arc<Server>>);
 
-/// Without a key, for monitors that cannot use the model.
+/// Needs no key, for monitors that cannot use the model.
 pub(crate) const KEYLESS: &str = "/health";
 
 pub(crate) fn routes() -> Vec<Route> {

@@ -15,7 +15,7 @@ use crate::queue::{Event, Job, Next, Queue};
 use crate::record::Record;
 use crate::sequence::Sequence;
 
-/// Between two readings of the counters.
+/// Time between two readings of the counters.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 
 pub(crate) struct Scheduler<'a> {

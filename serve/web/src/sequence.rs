@@ -20,7 +20,7 @@ pub(crate) struct Sequence<'v> {
     decoded: usize,
     /// Bytes.
     sent: usize,
-    /// With their text's end in bytes.
+    /// Tokens with the end of their text in bytes.
     unsent: VecDeque<(usize, u32, Likelihood)>,
 }
 

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use crate::queue::Job;
 
-/// By key, next to serve first; none is empty.
+/// Lines by key, next to serve first; none is empty.
 type Lines<K, T> = VecDeque<(K, T)>;
 
 #[derive(Debug, Default)]

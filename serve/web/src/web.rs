@@ -30,7 +30,7 @@ pub struct Settings {
     pub port: u16,
     /// Required on all routes but `/health`.
     pub key: Option<ApiKey>,
-    /// Besides `localhost` and the address.
+    /// Names besides `localhost` and the address.
     pub hosts: Vec<String>,
     /// Origins with pages that may use this server.
     pub origins: Vec<String>,

@@ -110,7 +110,7 @@ impl ChatTemplate {
     }
 }
 
-/// Fails at its limit: each message may repeat the template once.
+/// Rendered text. Fails at its limit: each message may repeat the template once.
 struct Rendered {
     text: Vec<u8>,
     limit: usize,

@@ -125,7 +125,7 @@ impl Splitter {
         }
         let run = &text[start..end];
         let Some(last) = run.chars().next_back() else { return end };
-        // Except in GPT-2's, another alternative matches a final line break.
+        // In all patterns but GPT-2's, another alternative matches a final line break.
         let line_break = matches!(last, '\r' | '\n') && self.pattern != Pattern::Gpt2;
         if line_break || last.len_utf8() == run.len() || !run.chars().all(char::is_whitespace) {
             return end;

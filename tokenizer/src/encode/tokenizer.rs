@@ -304,7 +304,7 @@ impl Tokenizer {
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
-    /// Not for [`Kind::Pipeline`], where neighbours matter.
+    /// Appends a token's bytes. Not for [`Kind::Pipeline`], where neighbours matter.
     pub(crate) fn push_token(&self, id: u32, bytes: &mut Vec<u8>) -> Result<(), Error> {
         let token = match &self.kind {
             _ if self.specials.contains(id) => return Ok(()),

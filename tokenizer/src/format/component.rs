@@ -74,7 +74,7 @@ fn byte_level(step: &Value) -> Option<PreTokenizer> {
     Some(PreTokenizer::ByteLevel(if flag("use_regex", true)? { Pattern::Gpt2 } else { Pattern::Whole }))
 }
 
-/// The plain form alone: inverting or gaps would change nothing.
+/// Accepts the plain form alone: inverting or gaps would change nothing.
 fn isolating_split(step: &Value) -> Option<Pattern> {
     let isolated = step.get("behavior")?.as_str()? == "Isolated";
     let inverted = step.get("invert").and_then(Value::as_bool).unwrap_or(false);

@@ -1,4 +1,4 @@
-//! Divides a build's memory; pure.
+//! Divides a build's memory, as a pure function.
 
 use super::{self_matches, sort};
 use crate::error::Error;
@@ -17,7 +17,7 @@ const WIDEST: u64 = 5;
 pub(super) struct Budget {
     pub(super) chunk_tokens: u64,
     pub(super) runs: u64,
-    /// Per thread and read, of each run or stretch.
+    /// Entries per thread and read, of each run or stretch.
     pub(super) buffered: usize,
     pub(super) range: u64,
 }

@@ -66,7 +66,7 @@ impl Merge<'_> {
         Ok(low)
     }
 
-    /// With the tokens in common with each previous context.
+    /// Writes positions in order, each with the tokens in common with the previous context.
     pub(super) fn write(
         &self,
         parts: &[Range<u64>],

@@ -76,6 +76,7 @@ impl Index {
         &self.text
     }
 
+    /// Length, first position, follower.
     pub(super) fn longest(&self, context: &Context) -> Option<(usize, u64, u32)> {
         let (length, at) = self.order.longest(&self.text, context)?;
         let next =

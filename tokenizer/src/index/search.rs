@@ -34,6 +34,7 @@ impl<B: AsRef<[u8]>> Order<B> {
         entry.map_or(u32::MAX, |bytes| u32::from_le_bytes(*bytes))
     }
 
+    /// Length and first position.
     pub(super) fn longest(&self, text: &Text, query: &Context) -> Option<(usize, u32)> {
         let context = |at| text.context(self.get(at).into());
         let after = partition(0..self.positions(), |at| context(at).cmp(query) == Ordering::Less);

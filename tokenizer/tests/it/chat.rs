@@ -182,7 +182,7 @@ fn a_template_cannot_compute_or_grow_without_bound() {
     ));
 }
 
-/// With `ChatML`'s control tokens, as published models have.
+/// A program with `ChatML`'s control tokens, as published models have.
 const CHATML: &str = "{% set turns = messages %}{% for m in turns %}{{ '<|im_start|>' + m.role + '\\n' + m.content \
                       + '<|im_end|>\\n' }}{% endfor %}";
 

@@ -23,8 +23,8 @@ const EPOCHS: f64 = 3.0;
 const WARM_UP: f64 = 0.03;
 const WEIGHT_DECAY: f64 = 0.01;
 
-/// By most parameters. For 7 and 8 billion, torchtune and Hugging Face's alignment handbook use 2e-5; smaller models
-/// bear more.
+/// Peak learning rates by most parameters. For 7 and 8 billion, torchtune and Hugging Face's alignment handbook use
+/// 2e-5; smaller models bear more.
 const RATES: [(u64, f64); 4] =
     [(20_000_000, 5e-4), (200_000_000, 1e-4), (2_000_000_000, 5e-5), (10_000_000_000, 2e-5)];
 const LEAST_RATE: f64 = 1e-5;

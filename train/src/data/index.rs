@@ -14,7 +14,7 @@ use crate::progress::StepBar;
 
 const MEMORY: u64 = 1 << 30;
 
-/// On a host with `free` bytes; changes no byte of the index.
+/// Bytes for the build on a host with `free` bytes; they change no byte of the index.
 fn memory(free: Option<u64>) -> u64 {
     free.map_or(MEMORY, |free| (free / 4).min(MEMORY))
 }
@@ -92,6 +92,7 @@ fn build_own(own: &IndexEntry, stop: &AtomicBool) -> anyhow::Result<()> {
     })
 }
 
+/// Also returns the number of reused pieces.
 pub(crate) fn build_index(build: &IndexBuild, stop: &AtomicBool) -> anyhow::Result<(IndexManifest, u64)> {
     let mut bar = StepBar::new();
     let mut reused = 0;

@@ -4,7 +4,7 @@
 //! most one behind its share. A sequence's place in its source follows from its number: a run resumes exactly
 //! (`a_mixture_gives_each_source_its_share_and_resumes_anywhere`).
 
-/// In a period: weights are rounded to this share.
+/// Sequences in a period: weights are rounded to this share.
 const PERIOD: usize = 1 << 12;
 
 #[derive(Debug)]

@@ -11,7 +11,7 @@ pub(crate) struct Question {
 /// Unlikely as a training seed.
 const SEED: u64 = 0x5155_495A;
 
-/// In known forms, and as many in forms unknown to training.
+/// `count` questions in known forms, and as many in forms unknown to training.
 pub(crate) fn questions(tokenizer: &Tokenizer, count: usize) -> Result<[Vec<Question>; 2], tokenizer::Error> {
     let of = |dialogues: Dialogues| {
         dialogues.take(count).map(|messages| question(tokenizer, &messages)).collect::<Result<Vec<_>, _>>()

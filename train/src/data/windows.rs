@@ -200,7 +200,7 @@ pub(crate) struct ValidationWindows {
     copies: Option<Duplicates>,
     followers: Option<Vec<i32>>,
     pub(crate) sequences: u64,
-    /// Each sequence occurs once; else a mixture's sources have their shares.
+    /// Whether each sequence occurs once; else a mixture's sources have their shares.
     takes_all: bool,
     rows: usize,
     failure: Failure,

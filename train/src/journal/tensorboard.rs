@@ -15,7 +15,7 @@ pub(super) struct TensorBoard {
 }
 
 impl TensorBoard {
-    /// `TensorBoard` forgets later steps of earlier files.
+    /// `TensorBoard` forgets steps after `kept` of earlier files.
     pub(super) fn create(run: &Path, kept: u64) -> io::Result<Self> {
         let time = now();
         let name = format!("events.out.tfevents.{:010}.spillway.{}", time as u64, process::id());

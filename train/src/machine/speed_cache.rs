@@ -35,6 +35,7 @@ pub(crate) enum Measuring {
 pub(super) struct Speeds {
     pub(super) flops_per_second: Option<f64>,
     pub(super) link_bytes_per_second: Option<f64>,
+    /// Writing, then reading.
     pub(super) disk_bytes_per_second: Option<[f64; 2]>,
 }
 
@@ -63,7 +64,8 @@ pub(crate) fn cache_folder() -> Option<PathBuf> {
     Some(named.or_else(dirs::cache_dir)?.join("spillway"))
 }
 
-/// From `file`. Without an entry, or if `measuring` asks for it, calls `measure` and stores the result.
+/// The speeds for `key` from `file`. Without an entry, or if `measuring` asks for it, calls `measure` and stores the
+/// result.
 pub(super) fn speeds(
     file: Option<&Path>,
     key: Option<Key>,

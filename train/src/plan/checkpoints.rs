@@ -16,7 +16,7 @@ pub(super) fn most(config: &Config) -> u64 {
     saves.with_latest_best().max(saves.with_old_best().unwrap_or(0)).saturating_add(1)
 }
 
-/// Before the last step. A period of 0 means never.
+/// Saves before the last step. A period of 0 means never.
 struct Saves {
     before: u64,
     every: u64,
@@ -42,7 +42,7 @@ impl Saves {
             + self.for_good(first_of_latest.start.saturating_sub(1), first_of_latest.start.saturating_sub(1))
     }
 
-    /// If the best is older than the latest; `None` if impossible.
+    /// Checkpoints if the best is older than the latest; `None` if impossible.
     fn with_old_best(&self) -> Option<u64> {
         let all = multiples(self.before - 1, self.every);
         let older = all.checked_sub(self.keep_last)?;
@@ -98,7 +98,7 @@ mod tests {
         config
     }
 
-    /// Steps, and whether each is the best; bit n of `better` is evaluation n.
+    /// Steps of saves, and whether each is the best; bit n of `better` is evaluation n.
     fn saves(config: &Config, better: u64) -> Vec<(u64, bool)> {
         let due = |step: u64, every: u64| every > 0 && step.is_multiple_of(every);
         let steps = 1..config.train.steps;

@@ -21,7 +21,7 @@ pub(crate) fn placed(config: &Config, footprint: &Footprint, machine: &Machine) 
         (on_host.memory.optimizer, on_host.memory.device_blocks) = (PlacementKind::Host, blocks);
         on_host
     };
-    // Both need the optimizer on the device.
+    // The rare exchange and adapters need the optimizer on the device.
     let only_device = machine.other_ranks > 0 && config.ranks.exchange == ExchangeKind::Rarely
         || !Learned::new(config, footprint).all;
     let on_hosts = (0..=config.model.n_layer).filter(|_| !only_device).map(on_host);

@@ -13,7 +13,7 @@ pub(crate) struct Machine {
     pub(crate) device_free: Option<u64>,
     pub(crate) device_budget: Option<u64>,
     pub(crate) shares_host: bool,
-    /// In one direction while the other is idle.
+    /// Speed in one direction while the other is idle.
     pub(crate) link_bytes_per_second: Option<f64>,
     /// FLOP/s of a dense matmul.
     pub(crate) flops_per_second: Option<f64>,
@@ -22,6 +22,7 @@ pub(crate) struct Machine {
     pub(crate) host_budget: Option<u64>,
     /// 0 without a disk.
     pub(crate) disk_budget: u64,
+    /// Writing, then reading.
     pub(crate) disk_bytes_per_second: Option<[f64; 2]>,
     pub(crate) measurement: Option<Measurement>,
     pub(crate) disk_free: Option<u64>,

@@ -68,7 +68,7 @@ pub(crate) struct Plan {
     pub(crate) bytes_in_per_step: u64,
     pub(crate) bytes_out_per_step: u64,
     pub(crate) bytes_sent_per_step: u64,
-    /// Beside arithmetic; `None` without the speed between ranks.
+    /// Seconds of sending beside arithmetic; `None` without the speed between ranks.
     pub(crate) send_seconds: Option<f64>,
     /// Host bytes outside the budget: residuals, outer optimizer, gradients in flight.
     pub(crate) residual_bytes: u64,
@@ -82,9 +82,9 @@ pub(crate) struct Plan {
     pub(crate) slowdown_waiting: Option<f64>,
     /// Tokens per step from which arithmetic hides all copies.
     pub(crate) break_even_tokens: Option<u64>,
-    /// Updated on the device, with the optimizer on the host.
+    /// First blocks updated on the device, with the optimizer on the host.
     pub(crate) device_blocks: usize,
-    /// With waiting gradients and weights.
+    /// Includes waiting gradients and weights.
     pub(crate) optimizer_host_bytes: u64,
     pub(crate) optimizer_disk_bytes: u64,
     #[serde(skip)]
@@ -99,12 +99,12 @@ pub(crate) struct Plan {
     pub(crate) disk_endurance: Option<u64>,
     /// Peak host bytes of optimizer and spilled tensors.
     pub(crate) host_least: u64,
-    /// With droppable host copies of device tensors.
+    /// Includes droppable host copies of device tensors.
     pub(crate) host_tier_bytes: u64,
-    /// With device bytes if the memory is shared.
+    /// Includes device bytes if the memory is shared.
     pub(crate) host_bytes: u64,
     pub(crate) checkpoint_bytes: u64,
-    /// At once, including the one being written.
+    /// The most at once, including the one being written.
     pub(crate) checkpoints: u64,
     /// Upper limit; `None` without an index or a known text size.
     pub(crate) index_bytes: Option<u64>,
@@ -215,7 +215,7 @@ struct WeightReads {
     read: u64,
     /// Host bytes of weights also on the device.
     kept: u64,
-    /// Only on the host: they never go to the disk.
+    /// Weights only on the host, which never go to the disk.
     pinned: u64,
     copies: u64,
 }

@@ -14,10 +14,10 @@ pub(super) const NARROW: u64 = 2;
 
 const COUNT: u64 = 4;
 
-/// In these steps each row of an embedding by rows has its turn.
+/// Steps in which each row of an embedding by rows has its turn.
 const TURNS: u64 = 64;
 
-/// f32, for encoding or decoding.
+/// f32 tensors that encoding or decoding allocates.
 const TENSORS_PER_CODING: u64 = 3;
 const TENSORS_PER_DECODING: u64 = 2;
 
@@ -25,16 +25,16 @@ const TENSORS_PER_DECODING: u64 = 2;
 pub(super) struct Placement {
     pub(super) on_device: u64,
     with_two_moments: u64,
-    /// Updated on the host, f32 on the device.
+    /// Parameters updated on the host, f32 on the device.
     pub(super) wide: u64,
-    /// Updated on the host, bf16 on the device.
+    /// The same, bf16 on the device.
     pub(super) narrow: u64,
     /// Wide parameters of an embedding by rows.
     table: u64,
     /// The most table parameters that a micro-batch and a step use.
     rows: [u64; 2],
     velocity: bool,
-    /// In block matrices updated on the host.
+    /// Parameters of block matrices updated on the host.
     matrices: u64,
     /// Bytes of a number in the compute type.
     pub(super) computed: u64,
@@ -286,7 +286,7 @@ impl Placement {
         if read { (self.narrow * NARROW).div_ceil(owners(config, ranks)) } else { 0 }
     }
 
-    /// For new weights; read weights are overwritten in place.
+    /// The largest allocation for new weights; read weights are overwritten in place.
     pub(super) fn largest_new_weights(&self, config: &Config) -> u64 {
         if self.on_host() == 0 {
             return 0;

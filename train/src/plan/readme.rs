@@ -89,7 +89,6 @@ fn numbers(cell: &str) -> Vec<(f64, i32)> {
     words.map(read).collect()
 }
 
-/// The tables' steps have 32,768 tokens or half as many; smaller presets' 524,288.
 fn short_steps(preset: &str) -> String {
     format!("train.accumulate={}", if preset == "llama-18b" { 1 } else { 4 })
 }

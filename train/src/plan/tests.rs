@@ -82,7 +82,6 @@ fn bytes_without_room_on_the_host_spill_to_the_disk() {
     assert_eq!((roomy.sinks, roomy.disk_written_per_step), (0, 0));
 }
 
-/// An 8 GiB card, 24 GiB of host memory; 75 GiB of state.
 #[test]
 fn a_disk_makes_room_for_seven_billion_parameters_with_planned_time_and_wear() {
     let described = |text: &str, more: &[&str]| {

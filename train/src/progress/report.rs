@@ -24,15 +24,15 @@ pub(crate) struct Report {
     pub(crate) mfu: Option<f64>,
     pub(crate) device_bytes: u64,
     pub(crate) device_budget: Option<u64>,
-    /// At the step's peak: spilled tensors and host optimizer.
+    /// Spilled tensors and host optimizer, at the step's peak.
     pub(crate) host_bytes: u64,
     pub(crate) bytes_out: u64,
     pub(crate) bytes_in: u64,
-    /// Mainly gradients.
+    /// The trainer's own reads, mainly gradients.
     pub(crate) bytes_read: u64,
-    /// Mainly weights.
+    /// The trainer's own writes, mainly weights.
     pub(crate) bytes_written: u64,
-    /// For a host optimizer or other ranks.
+    /// Whether gradients are read, for a host optimizer or other ranks.
     #[serde(skip)]
     pub(crate) gradients_leave: bool,
     #[serde(skip_serializing_if = "is_zero")]
@@ -45,7 +45,7 @@ pub(crate) struct Report {
     pub(crate) evictions: u64,
     pub(crate) restores: u64,
     pub(crate) stall_ms: f64,
-    /// Since the last report; they overlap the forward pass.
+    /// Host updates ended since the last report; they overlap the forward pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) host_step_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,7 +59,7 @@ pub(crate) struct Report {
     /// Wait for other ranks; part of `ms`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_stall_ms: Option<f64>,
-    /// Peak bytes outside the host optimizer on this rank.
+    /// Peak bytes of gradients outside the host optimizer on this rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gradients_held: Option<u64>,
     /// Since step 1, without interruptions.
@@ -112,7 +112,8 @@ impl Report {
         self.ranks_stall_ms = since(|spent| spent.stood);
     }
 
-    /// From two readings of the counters and the host tier's peak. The first reading reset the peaks.
+    /// Sets bytes held and moved from two readings of the counters and the host tier's peak. The first reading reset
+    /// the peaks.
     pub(crate) fn memory(&mut self, before: &Stats, after: &Stats, host: u64) {
         self.host_bytes = host;
         self.device_bytes = after.device.peak;

@@ -82,7 +82,7 @@ fn memory(steps: &[Update]) -> Chart {
     sizes("Memory", curves)
 }
 
-/// With weights and gradients of an optimizer `on_host`.
+/// Includes weights and gradients of an optimizer `on_host`.
 fn moved(steps: &[Update], on_host: bool) -> Chart {
     let with = |spilled: Option<u64>, own: Option<u64>| {
         if on_host { Some(spilled? + own.unwrap_or_default()) } else { spilled }

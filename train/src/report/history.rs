@@ -23,7 +23,7 @@ pub(super) struct History {
     pub(super) quizzes: Vec<Quiz>,
     pub(super) stops: Vec<Stopping>,
     pub(super) timeline: Option<Timeline>,
-    /// Except a cut-off last one.
+    /// Unreadable lines, except a cut-off last one.
     pub(super) unreadable: usize,
 }
 

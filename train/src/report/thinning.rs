@@ -2,7 +2,7 @@
 
 pub(super) type Point = (f64, f64);
 
-/// At most `limit`, with each stretch's extremes.
+/// At most `limit` points, with each stretch's extremes.
 pub(super) fn thin(points: &[Point], limit: usize) -> Vec<Point> {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return Vec::new() };
     if points.len() <= limit {

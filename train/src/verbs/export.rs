@@ -154,7 +154,7 @@ fn make(folder: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))
 }
 
-/// Ids that open texts and end answers, for `transformers`.
+/// Writes ids that open texts and end answers, for `transformers`.
 fn describe_control_tokens(folder: &Path, tokenizer: &Tokenizer) -> anyhow::Result<()> {
     let (bos, eos) = (tokenizer.bos(), tokenizer.eos());
     let mut description = Description::read(folder.join("config.json"))?;
@@ -178,7 +178,7 @@ fn describe_control_tokens(folder: &Path, tokenizer: &Tokenizer) -> anyhow::Resu
     words.write()
 }
 
-/// Opens each text with `text`. Chat templates open conversations.
+/// A post-processor that opens each text with `text`. Chat templates open conversations.
 fn opening_with(text: &str, id: u32) -> Value {
     let token = json!({ "SpecialToken": { "id": text, "type_id": 0 } });
     let sequence = |name: &str| json!({ "Sequence": { "id": name, "type_id": 0 } });

@@ -125,7 +125,7 @@ fn describe(manifest: &Manifest) {
     report_bad_records(manifest);
 }
 
-/// For each alignment of sequences, the counted targets of an epoch.
+/// Prints, for each alignment of sequences, the counted targets of an epoch.
 fn describe_targets(args: &Args, tokenizer: &Tokenizer) {
     let length = args.sequence;
     for (align, name) in [(Align::Anywhere, "anywhere"), (Align::Document, "document")] {

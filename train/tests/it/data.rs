@@ -17,7 +17,6 @@ fn nanogpt_shards_train_without_conversion() {
         ["plan", "--config", "tiny.json", "--device", "cpu", "--set", shards, "--set", "eval.questions=[]"];
     let planned = tiny.train(&plan);
     assert_success(&planned);
-    // 124 windows of 32; the first token and 31 others are left over.
     let said = crate::program::stdout(&planned);
     assert!(said.contains("124 sequences per epoch, which see 99.2 % of 4,000 counted targets"), "{said}");
     let summary = tiny.run("run", &[r#"data={"source":"shards","path":"nano"}"#, "eval.questions=[]"]);

@@ -22,7 +22,7 @@ const WORDS: usize = 264;
 /// Two heads of queries, one of keys, wider than the stream's share.
 const HEAD: usize = 48;
 
-/// By family, as `goldens/continue.mjs` prints them.
+/// Answers of `llama.cpp` by family, as `goldens/continue.mjs` prints them.
 const GOLDENS: &str = include_str!("../goldens/gguf.json");
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -35,7 +35,7 @@ fn goldens() -> BTreeMap<String, Golden> {
     serde_json::from_str(GOLDENS).expect("JSON")
 }
 
-/// With every feature that the architecture has.
+/// Families with every feature that their architecture has.
 fn families() -> Vec<(&'static str, Value)> {
     let sizes = json!({
         "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": WIDTH,
@@ -181,7 +181,6 @@ fn publish(folder: &Path, family: &str, config: &Value) {
     });
 }
 
-/// Imports `family` with a vocabulary of bytes.
 fn import(tiny: &Tiny, family: &str, config: &Value) {
     let published = format!("{family}-published");
     publish(&tiny.join(&published), family, config);

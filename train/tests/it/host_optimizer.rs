@@ -247,7 +247,7 @@ fn a_step_moves_each_gradient_out_once_and_each_weight_in_twice() {
     }
 }
 
-/// With four bytes a number each way.
+/// Rows cross with four bytes a number each way.
 #[test]
 fn only_the_embedding_rows_that_a_batch_names_cross_the_link() {
     let tiny = Tiny::new();
@@ -310,11 +310,11 @@ fn a_step_is_predicted_although_its_batch_names_other_rows() {
     assert!(rows("10").windows(2).any(|pair| pair[0] != pair[1]), "as many rows in each: {:?}", rows("10"));
 }
 
-/// Besides host-stepped weights: a block's waiting gradients, activations, embedding rows. The narrowest budget proves
-/// the bound.
+/// Device bytes besides host-stepped weights: a block's waiting gradients, activations, embedding rows. The narrowest
+/// budget proves the bound.
 const WORKING: u64 = 1800 << 10;
 
-/// On both tiers: the device's weights, the state, a waiting gradient.
+/// Bytes on both tiers: the device's weights, the state, a waiting gradient.
 #[test]
 fn each_format_holds_its_stated_bytes_per_parameter() {
     let tiny = Tiny::new();
@@ -347,7 +347,7 @@ fn each_format_holds_its_stated_bytes_per_parameter() {
     }
 }
 
-/// Outside plans, such as a batch's numbers.
+/// Host memory outside plans, such as a batch's numbers.
 const SMALL_THINGS: u64 = 8 << 10;
 
 #[test]

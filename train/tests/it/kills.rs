@@ -50,7 +50,6 @@ fn a_run_killed_during_host_steps_ends_with_the_bits_of_an_undisturbed_one() {
     kill_repeatedly(&ON_HOST, suite::size().pick(2, 4, 100));
 }
 
-/// `TRAIN_KILLS` and `TRAIN_KILLS_SEED` set number and moments.
 fn kill_repeatedly(settings: &[&str], usual: u64) {
     let setting = |name, otherwise| env::var(name).map_or(otherwise, |text| text.parse().expect("a number"));
     let (kills, seed) = (setting("TRAIN_KILLS", usual), setting("TRAIN_KILLS_SEED", 1));

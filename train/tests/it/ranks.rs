@@ -129,7 +129,7 @@ impl Tiny {
         self.journal(out).matches(r#"{"kind":"step""#).count() as u64
     }
 
-    /// In order, once a checkpoint is saved.
+    /// The ranks' process ids, in order, once a checkpoint is saved.
     pub(crate) fn processes(&self, out: &str) -> Vec<u32> {
         let latest = self.join(out).join("checkpoints/latest");
         self.wait_until(out, || latest.exists(), "no checkpoint was saved");
@@ -213,7 +213,6 @@ fn ranks_end_with_the_bits_of_one_process() {
         return;
     }
 
-    // In the gate, only the first world, and both for the first case.
     let cases: [(&[&str], &[&str]); 8] = [
         (&["train.optimizer=adamw", TIGHT], &["2", "4"]),
         (
@@ -259,7 +258,7 @@ fn ranks_end_with_the_bits_of_one_process() {
     assert_eq!(own.lines().filter(|line| line.starts_with(r#"{"kind":"step""#)).count(), 4);
 }
 
-/// With the variables of `--ranks` and `--interface`.
+/// A user's `mpirun` command, with the variables of `--ranks` and `--interface`.
 #[test]
 fn ranks_under_a_plain_mpirun_have_the_bits_of_one_process() {
     if !has_mpi() {
@@ -485,7 +484,6 @@ fn a_killed_rank_ends_the_run_and_its_checkpoint_resumes() {
     assert_eq!(tiny.resume_on("2", "run", &[&steps]), whole);
 }
 
-/// `TRAIN_RANK_KILLS` and `TRAIN_KILLS_SEED` set number and choice.
 #[test]
 fn a_run_with_repeatedly_killed_ranks_ends_with_the_bits_of_an_undisturbed_one() {
     if !losses_end_runs() {
@@ -684,7 +682,7 @@ mod gate {
         assert!(!processes_in(tiny.path()).contains(&frozen), "it is still there");
     }
 
-    /// Once it has saved; before, from the named checkpoint even if later ones exist.
+    /// Before its first save, it restarts from the named checkpoint even if later ones exist.
     #[test]
     #[ignore = "gate: restarts a run of many steps"]
     fn a_run_resumed_from_a_named_checkpoint_restarts_from_its_own() {

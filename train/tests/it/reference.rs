@@ -16,10 +16,10 @@ use crate::tiny::Tiny;
 const QUESTION: &str = "What is 5 plus 1?";
 const MOST: usize = 12;
 
-/// For [`publish`]'s model, printed by `goldens/continue.py`.
+/// The answer for [`publish`]'s model, printed by `goldens/continue.py`.
 const GOLDEN: &str = include_str!("../goldens/continuation.json");
 
-/// One block, whose likeliest token no rounding changes.
+/// A GPT-2 of one block, whose likeliest token no rounding changes.
 fn publish(folder: &Path) {
     let (embedding, positions, words) = (64, 64, 264);
     let block = |name: &str| format!("transformer.h.0.{name}");

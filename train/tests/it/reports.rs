@@ -43,7 +43,7 @@ fn the_reference_names_every_record_and_field_that_a_run_writes() {
     }
 }
 
-/// Step, and numbers by tag.
+/// Each event's step, and its numbers by tag.
 type Events = Vec<(u64, BTreeMap<String, f32>)>;
 
 fn event_files(run: &Path) -> Vec<PathBuf> {

@@ -101,7 +101,7 @@ fn a_first_start_measures_and_later_ones_use_the_cache() {
 fn another_program_file_measures_again() {
     let mut user = User::new();
     user.program = user.tiny.join("train");
-    // By another process: another test's child could hold the copy open for writing.
+    // Copied by another process: another test's child could hold the copy open for writing.
     let copied = Command::new("cp").arg(PROGRAM).arg(&user.program).status();
     assert!(copied.expect("cp runs").success());
     assert_measured(user.planned(), "a first start");

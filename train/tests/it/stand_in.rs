@@ -15,7 +15,7 @@ use crate::plan::{SHAPES, assert_as_planned};
 use crate::program::{CACHE, PROGRAM, assert_success, json};
 use crate::tiny::{Tiny, bits};
 
-/// Plays a CUDA installation: passed by `cargo xtask test`, or built by the first test.
+/// A folder that plays a CUDA installation: passed by `cargo xtask test`, or built by the first test.
 pub(crate) fn installation() -> Option<&'static Path> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
@@ -43,7 +43,7 @@ enum Order {
     Eager,
     /// As late as possible.
     Lazy,
-    /// By the seed, as streams and events allow.
+    /// Chosen by the seed, as streams and events allow.
     Random(u64),
 }
 
@@ -152,7 +152,7 @@ fn overlapped_reads(trace: &Path) -> u64 {
     reads.len() as u64
 }
 
-/// With an embedding by rows; matrices cross the link in the compute type.
+/// The optimizer on the host with an embedding by rows; matrices cross the link in the compute type.
 const ON_HOST: [&str; 4] =
     ["memory.optimizer=host", "model.tie_word_embeddings=false", "model.n_layer=2", "train.recompute=1"];
 const NARROW: &str = "model.compute=bf16";
@@ -226,7 +226,7 @@ mod gate {
         }
     }
 
-    /// 8 MiB: its update names at least 48 MiB in one piece, at most 44 by rows.
+    /// An embedding of 8 MiB: its update names at least 48 MiB in one piece, at most 44 by rows.
     #[test]
     #[ignore = "gate: trains for minutes"]
     fn cuda_steps_an_embedding_under_a_budget_that_only_its_update_by_rows_fits() {

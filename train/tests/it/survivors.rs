@@ -1,7 +1,7 @@
 //! Ranks killed under Open MPI 5: the others repeat the step, or restart from their checkpoint, to an undisturbed run's
 //! bits.
 //!
-//! Installed by `train/exchange/tests/install-open-mpi-5`.
+//! `train/exchange/tests/install-open-mpi-5` installs Open MPI.
 
 use std::env;
 use std::path::Path;
@@ -57,7 +57,6 @@ const KINDS: [(Goes, &[&str]); 4] = [
     (Goes::AsResumed, &["checkpoint.every=5", "ranks.exchange=one_bit", "ranks.warm_up=4"]),
 ];
 
-/// `TRAIN_SURVIVED_KILLS` and `TRAIN_KILLS_SEED` set number and choice.
 #[test]
 fn survivors_end_with_the_bits_of_an_undisturbed_run() {
     if !has_open_mpi_5() {

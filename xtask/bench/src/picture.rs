@@ -84,6 +84,7 @@ struct Run {
     losses: Vec<f64>,
     peak: u64,
     budget: Option<u64>,
+    /// Bytes on the device, copied out, copied in.
     step: Vec<[u64; 3]>,
 }
 

@@ -68,7 +68,7 @@ fn wait(child: &mut Child, limit: Duration, mut look: impl FnMut()) -> Result<Op
     }
 }
 
-/// In one line, without program name and Rust's hint.
+/// The last error in one line, without program name and Rust's hint.
 fn complaint(name: &str, said: &str) -> String {
     let name = format!("{name}: ");
     let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();

@@ -216,7 +216,6 @@ mod tests {
             let workload = Workload { sizes: vec![Bytes(4096), Bytes(65536)], turns: 3 };
             let (engine, samples) = measure(&program, &launcher, &[2], &workload).unwrap();
             assert!(engine.contains("Open MPI"), "{engine}");
-            // Per link, two sizes of six exchanges, a barrier and a commit; alone, two sizes of three sums.
             assert_eq!(samples.len(), 3 * (2 * (2 * 6 + 2) + 2 * 3));
             let sent = |kind| samples.iter().filter(move |sample| sample.kind == kind);
             for sample in sent(sample::Kind::Exact) {

@@ -14,7 +14,7 @@ use super::binary::{Binary, Ran, watch};
 use crate::burn_22;
 use xtask::{invocation::Invocation, workspace};
 
-/// Without `test = false`, and without examples.
+/// All targets without `test = false`, except examples.
 const TARGETS: &str = "--tests";
 
 /// No default enables these: the full suite runs them once more.

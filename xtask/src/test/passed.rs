@@ -22,12 +22,12 @@ pub(super) struct Passed {
 #[derive(Serialize, Deserialize)]
 struct Record {
     name: String,
-    /// The executable's: a new build runs again.
+    /// Digest of the executable: a new build runs again.
     digest: u64,
     passed: usize,
     ignored: usize,
     seconds: f64,
-    /// As the tests reported them.
+    /// Missing needs, as the tests reported them.
     not_run: String,
 }
 

@@ -173,7 +173,7 @@ fn expand(before: &[String], tree: &str, found: &mut impl FnMut(Vec<String>)) {
     }
 }
 
-/// In code, from `crate`, `self` or `super`.
+/// Paths from `crate`, `self` or `super` in code.
 fn paths_in(code: &str) -> Vec<Use> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     let candidates = code.split(|c: char| !is_part(c)).filter(|word| word.contains("::"));

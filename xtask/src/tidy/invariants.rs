@@ -28,7 +28,7 @@ pub(super) fn named_tests(architecture: &File, tests: &BTreeSet<&str>) -> Vec<Fi
     findings
 }
 
-/// In parentheses.
+/// Tests named in parentheses exist.
 pub(super) fn named_in_head(file: &File, tests: &BTreeSet<&str>) -> Vec<Finding> {
     let mut fenced = false;
     let mut head = Vec::new();

@@ -64,7 +64,7 @@ const ARROWS: [Arrows; 22] = [
         tests_to: &["backend-offload", "models", "runs", "tokenizer", "train", "web"],
     },
     Arrows { from: "web", to: &[], tests_to: &[] },
-    // It has compiled the models for all devices.
+    // The library of `train` has compiled the models for all devices.
     Arrows {
         from: "serve",
         to: &["backend-offload", "models", "runs", "tokenizer", "train", "web"],

@@ -21,7 +21,7 @@ pub(crate) struct Pipeline {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Their drop stops the threads.
+/// Dropping these channels stops the threads.
 #[derive(Debug)]
 struct Channels {
     to_read: Sender<PageBuffer>,

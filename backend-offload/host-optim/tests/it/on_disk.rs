@@ -101,7 +101,7 @@ fn a_failing_disk_under_updates_leaves_nan_for_its_parameter_alone_and_reports_o
         });
         let (updates, updated): (Vec<_>, Vec<_>) = prepared.unzip();
 
-        // The first state has two chunks.
+        // A state has two chunks: the fault hits the second state.
         disk.fail_after(2 + after, fault);
         let updates = Updates::begin(updates).expect("a thread");
         let numbers = |n: usize| updated[n].wait().into_data().to_vec::<f32>().expect("its type");

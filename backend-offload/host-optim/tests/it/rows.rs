@@ -1,4 +1,4 @@
-//! Rows stepped by number: the whole matrix' bits.
+//! Rows stepped by number have the bits of the whole matrix.
 
 use backend_offload::HostMemory;
 use host_optim::{AdamW, Format, HostRows, HostState, Rule, Saved, Sgd, Stride, Values, ValuesMut};

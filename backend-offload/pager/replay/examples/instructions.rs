@@ -1,4 +1,4 @@
-//! For `cargo xtask instructions`, which counts instructions within [`metered`]. Prints the number of operations.
+//! Work for `cargo xtask instructions`, which counts instructions within [`metered`]. Prints the number of operations.
 
 use pager::{Arena, BlockId, Limit, Oversized, Pager, Policy, Recording, Step};
 use pager_replay::{Machine, Replay};
@@ -53,7 +53,7 @@ fn resident(budget: Limit) -> u64 {
     10 * (blocks.len() as u64 - 1)
 }
 
-/// A repeated step with a share of its peak in percent, or a size.
+/// Replays a step with a share of its peak in percent, or a size.
 fn replayed(step: &str, share: &str, ahead: bool) -> u64 {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces").join(step).with_extension("trace");
     let recording = Recording::from_bytes(&std::fs::read(file).expect("a committed step")).expect("a step");

@@ -51,7 +51,7 @@ pub(crate) struct Instance {
     freed: Option<usize>,
 }
 
-/// While bytes kept on the device cost nothing.
+/// A period in which bytes kept on the device cost nothing.
 #[derive(Debug, Clone, Copy)]
 struct Stay {
     block: usize,
@@ -285,7 +285,7 @@ impl Program {
     }
 }
 
-/// With zero, the other number.
+/// With zero, returns the other number.
 fn common_divisor(one: u64, other: u64) -> u64 {
     one.checked_rem(other).map_or(one, |rest| common_divisor(other, rest))
 }

@@ -18,7 +18,7 @@ const ONE_BY_ONE: usize = 2048;
 /// Parts of longer steps; each adds two possible ends.
 const PARTS: usize = 256;
 
-/// A first round, those measured, a successor.
+/// Rounds of a step: a first, those measured, a successor.
 const ROUNDS: usize = 4;
 
 const LOOKED_AT: usize = ROUNDS - 2;
@@ -29,7 +29,7 @@ pub struct Pace<'r> {
     recording: &'r Recording,
     machine: Machine,
     program: Program,
-    /// Operations where ranges begin and end: the measured rounds', and the next.
+    /// Operations where ranges begin and end: those of the measured rounds, and the next.
     places: Vec<usize>,
     /// Time of all operations before each place, without and with its own.
     spent: Vec<[f64; 2]>,

@@ -50,7 +50,7 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Makes moves take time, with prefetch.
+    /// Makes moves take this machine's time, with prefetch.
     #[must_use]
     pub fn on(mut self, machine: Machine) -> Self {
         self.pager.look_ahead(true);
@@ -178,7 +178,7 @@ impl<'r> Replay<'r> {
             }
             Event::Written(block) => {
                 let block = self.blocks[block].ok_or(unknown())?;
-                // When recorded it was on the device.
+                // It was on the device when recorded, but may not be now.
                 if self.pager.get(block).is_some_and(Block::is_on_device) {
                     self.pager.wrote(block)?;
                 }

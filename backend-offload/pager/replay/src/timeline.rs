@@ -58,7 +58,7 @@ pub struct Elapsed {
     pub disk: f64,
 }
 
-/// In seconds from its beginning. Copies may cross its ends.
+/// Times of a step, in seconds from its beginning. Copies may cross its ends.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepTimeline {
     /// Begin of operations, and bytes on the device then.
@@ -168,7 +168,7 @@ impl Timeline {
         self.wait_until(self.free.host);
         let passes = bytes as f64 * self.machine.states / self.machine.disk;
         if passes > 0.0 {
-            // The disk was busy with blocks, these and earlier states.
+            // The disk was busy with blocks, or with blocks and earlier states.
             self.step.elapsed.disk += passes;
             self.wait_until(self.step.began + self.step.elapsed.disk);
         }
@@ -238,7 +238,6 @@ impl Timeline {
         }
     }
 
-    /// Waits for operands in transfer.
     pub fn waits_for(&mut self, operands: &[BlockId]) {
         for id in operands {
             if let Some(arrival) = self.arrivals.remove(id) {

@@ -9,7 +9,6 @@ fn refused(wanted: u64) -> Result<Vec<Step>, Stop> {
     Err(Shortage::TierFull { wanted }.into())
 }
 
-/// Blocks of these sizes on the host.
 fn on_host<const N: usize>(sizes: [u64; N]) -> (Pager, [BlockId; N]) {
     let mut pager = Pager::new(Limit::bytes(100), Policy::LeastRecentlyUsed, Oversized::Refuse);
     let blocks = sizes.map(|bytes| pager.insert(bytes, Arena(0)));

@@ -3,7 +3,6 @@
 use super::sweep::{BLOCKS, DISK, HOST, Sweep};
 use super::*;
 
-/// Takes steps ahead until a load is in progress or no step is left.
 fn begin_ahead(sweep: &mut Sweep) -> Option<BlockId> {
     loop {
         let rooms = sweep.rooms();

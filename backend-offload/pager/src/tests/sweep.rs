@@ -51,7 +51,7 @@ impl Sweep {
         self.waited_for.written += after.disk.bytes_to_disk - before.disk.bytes_to_disk;
     }
 
-    /// `ROUNDS` times, with `after` after each operation.
+    /// Sweeps `ROUNDS` times, with `after` after each operation.
     pub fn run(mut self, mut after: impl FnMut(&mut Self, BlockId)) -> Self {
         for round in 0..ROUNDS {
             for n in (0..BLOCKS).chain((0..BLOCKS).rev()) {

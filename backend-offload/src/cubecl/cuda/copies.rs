@@ -105,6 +105,7 @@ impl Drop for Event {
 }
 
 impl CudaCopies {
+    /// The device's context is current: the server has used it.
     fn streams(&mut self) -> Result<Streams, DriverError> {
         if let Some(streams) = self.streams {
             return Ok(streams);

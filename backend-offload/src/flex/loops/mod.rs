@@ -238,7 +238,7 @@ fn mask_filled(handles: Vec<Handle>, shape: &Shape, value: f32) -> Result<Handle
     Ok(tensor(zip_along(shape.num_elements(), &walk, both, chosen), shape.clone()))
 }
 
-/// The third operand's rows, in turn, to the first's rows named by the second.
+/// Adds the third operand's rows, in turn, to the first's rows named by the second.
 fn select_added(handles: Vec<Handle>) -> Result<Handle, Vec<Handle>> {
     let [HandleKind::Float(to), HandleKind::Int(rows), HandleKind::Float(added)] = handles.as_slice() else {
         return Err(handles);

@@ -9,7 +9,7 @@ use std::array;
 use std::ops::Range;
 
 pub(super) struct Walk<const N: usize> {
-    /// Row last. Dimensions that all operands step through alike are merged.
+    /// Sizes and strides, row last. Dimensions that all operands step through alike are merged.
     dims: Vec<(usize, [isize; N])>,
     start: [isize; N],
 }

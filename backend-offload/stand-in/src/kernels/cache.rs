@@ -42,7 +42,7 @@ pub(super) fn write(path: &Path, contents: &str) -> io::Result<()> {
     fs::rename(part, path)
 }
 
-/// With features, because `-march=native` depends on them.
+/// Includes features, because `-march=native` depends on them.
 pub(super) fn processor() -> &'static str {
     static PROCESSOR: LazyLock<String> = LazyLock::new(|| {
         let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -83,7 +83,7 @@ fn in_shared_memory(line: &str) -> Option<(&str, u32)> {
         .then(|| (&line[..length], place))
 }
 
-/// Such as `float l_mut_7;`.
+/// Matches lines such as `float l_mut_7;`.
 fn is_variable(line: &str) -> bool {
     let number = line.split_once(' ').and_then(|(_, rest)| rest.strip_prefix("l_mut_")?.strip_suffix(';'));
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))

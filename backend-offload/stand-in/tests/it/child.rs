@@ -52,7 +52,7 @@ impl Ended {
     }
 }
 
-/// Runs a scenario with options, such as `("MODE", "lazy")`.
+/// Options such as `("MODE", "lazy")`.
 pub(crate) fn run(scenario: &str, options: &[(&str, &str)]) -> Ended {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -72,7 +72,7 @@ pub(crate) fn run(scenario: &str, options: &[(&str, &str)]) -> Ended {
     Ended { status, stderr: String::from_utf8_lossy(&stderr).into_owned(), report: written.trim().to_owned() }
 }
 
-/// Kept: kernels are compiled once.
+/// Kept between runs: kernels are compiled once.
 pub(crate) fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
 }

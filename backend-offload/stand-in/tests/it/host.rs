@@ -137,7 +137,7 @@ const TOUCH: &str = "#include <cuda_runtime.h>
 extern \"C\" __global__ void touch(float* x, const float* __restrict__ y) { x[threadIdx.x] = y[threadIdx.x]; }
 ";
 
-/// Operands of 10 MB and 90 MB in two allocations, or the first as both.
+/// A kernel on operands of 10 MB and 90 MB in two allocations, or on the first as both.
 fn kernel(expected: f32, two_operands: bool) {
     let cuda = Cuda::start();
     let touch = cuda.kernel(TOUCH, "touch");

@@ -2,7 +2,7 @@
 
 use std::{ffi::CString, path::PathBuf};
 
-/// That cudarc looks up for CubeCL 0.10 or that Spillway needs.
+/// Symbols that cudarc looks up for CubeCL 0.10 or that Spillway needs.
 const CALLED: [&str; 60] = [
     "cuInit",
     "cuDriverGetVersion",

@@ -278,7 +278,7 @@ fn the_report_counts_what_happened() {
         ("cuMemcpyHtoDAsync", 1),
         ("cuStreamSynchronize", 1),
         ("cuEventRecord", 1),
-        // At the copies' end; page-locked memory is freed when all work has ended.
+        // One wait at the copies' end; page-locked memory is freed when all work has ended.
         ("host_waits", 1),
     ];
     for (name, count) in counted {

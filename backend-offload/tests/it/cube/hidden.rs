@@ -13,7 +13,7 @@ use std::path::Path;
 
 const STEPS: usize = 8;
 
-/// Measured last steps: a step may leave blocks that the next one evicts.
+/// The last, measured steps: a step may leave blocks that the next one evicts.
 const SETTLED: usize = 3;
 
 const KERNEL_US: u32 = 200;
@@ -75,7 +75,7 @@ fn recorded(file: &Path) -> Recording {
     whole
 }
 
-/// Autodiff's maps change only their order.
+/// A step's operations, of which autodiff's maps change only the order.
 fn operations(whole: &Recording) -> usize {
     let steps: Vec<_> = whole.events.split(|event| *event == Event::Step).collect();
     let is_operation = |event: &&Event| matches!(event, Event::Operation { .. });
@@ -132,7 +132,6 @@ fn replayed(whole: &Recording, budget: u64, machine: Speeds, least: f64) -> f64 
 /// In the gate and in the full suite.
 const HIDDEN: [f64; 2] = [0.85, 0.9];
 
-/// In half and a quarter of the program's memory, and in little more than its largest launch.
 fn hides_its_copies(test: &str, program: &str) {
     let Some(machine) = Machine::eager(test) else { return };
     let recording = folders::fresh(folders::SETTINGS);

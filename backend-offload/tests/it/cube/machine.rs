@@ -110,7 +110,7 @@ impl Machine {
         schedules.map(|schedule| Self::StandIn { schedule, folder: folder.clone() }).collect()
     }
 
-    /// With the race detector.
+    /// The deterministic schedule, with the race detector.
     #[cfg(feature = "cuda")]
     pub fn eager(test: &str) -> Option<Self> {
         Self::stand_in(test, Schedules::One).into_iter().next()

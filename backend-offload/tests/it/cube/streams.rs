@@ -68,7 +68,7 @@ fn tensors_handed_over_without_waiting_keep_their_values(machine: &Machine) {
     machine.run(machine.child("cube/hand over").with("budget", 4 * MIB));
 }
 
-/// In fixed orders, with several streams per thread.
+/// Hands tensors around in fixed orders, with several streams per thread.
 fn hand_around<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);

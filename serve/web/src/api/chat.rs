@@ -78,7 +78,7 @@ struct SentMessage {
     content: Option<Content>,
     tool_calls: Option<Vec<SentCall>>,
     tool_call_id: Option<String>,
-    /// The speaker's, which no template shows.
+    /// The speaker's name, which no template shows.
     #[serde(default, rename = "name")]
     _name: Option<String>,
     #[serde(default, rename = "refusal")]

@@ -23,7 +23,7 @@ pub(super) struct Question {
     pub(super) grammar: Option<Grammar>,
 }
 
-/// On a blocking thread: a long text takes time. The body counts until then.
+/// Runs on a blocking thread: a long text takes time. The body counts as held until then, also if its client leaves.
 pub(super) async fn encode_in_background<T: Send + 'static>(
     body: BodyShare,
     encode: impl FnOnce() -> Result<T, EncodeError> + Send + 'static,

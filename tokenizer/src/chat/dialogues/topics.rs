@@ -5,7 +5,7 @@ use super::Draws;
 pub(super) struct Topic {
     pub(super) training: &'static [&'static str],
     pub(super) held_out: &'static [&'static str],
-    /// In training, about the square root of the number of questions.
+    /// Frequency in training, about the square root of the number of questions.
     pub(super) share: usize,
     /// A question's words, and its answer.
     pub(super) draw: fn(&mut Draws) -> (Vec<String>, String),

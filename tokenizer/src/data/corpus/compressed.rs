@@ -44,7 +44,7 @@ pub(super) fn open(path: &Path, compression: Option<Compression>) -> Result<Box<
     })
 }
 
-/// By reading everything: stated sizes are unreliable.
+/// Reads everything to measure the size: stated sizes are unreliable.
 pub(super) fn measure(path: &Path, compression: Compression) -> Result<u64, Error> {
     io::copy(&mut open(path, Some(compression))?, &mut io::sink()).map_err(Error::read(path))
 }

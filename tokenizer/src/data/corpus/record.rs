@@ -29,7 +29,7 @@ struct Turn {
     content: Value,
 }
 
-/// One of the first three, or two of the others.
+/// A record has one of the first three, or two of the others.
 pub(super) const KEYS: [&str; 6] =
     ["text", "messages", "conversations", "prompt", "completion", "instruction"];
 

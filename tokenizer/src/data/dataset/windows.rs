@@ -33,9 +33,9 @@ pub enum Align {
 /// Counted targets: all tokens, or those in the loss mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Targets {
-    /// In the files.
+    /// Targets in the files.
     pub counted: u64,
-    /// In an epoch's windows. A shard's first token is never predicted; its last may fill no window.
+    /// Targets in an epoch's windows. A shard's first token is never predicted; its last may fill no window.
     pub seen: u64,
 }
 

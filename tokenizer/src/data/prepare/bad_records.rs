@@ -26,7 +26,7 @@ pub struct BadRecords {
 
 const DESCRIBED: usize = 10;
 const RECORDS_PER_BAD: u64 = 10;
-/// Before the bad share may end the work.
+/// Records before the bad share may end the work.
 const EARLY_CHECK_RECORDS: u64 = 1000;
 
 impl BadRecords {

@@ -151,7 +151,7 @@ impl ShardMap {
     }
 }
 
-/// At `positions` of the concatenated `shards`, up to their end.
+/// Ids at `positions` of the concatenated `shards`, up to their end.
 pub(crate) fn read_across<'s>(
     shards: impl Iterator<Item = &'s ShardMap>,
     positions: Range<u64>,

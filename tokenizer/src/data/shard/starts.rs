@@ -10,7 +10,7 @@ use crate::{error::Error, regular};
 
 const QUESTION: u32 = 1 << 31;
 
-/// Read whole: 4 bytes each.
+/// A shard's beginnings, read whole: 4 bytes each.
 #[derive(Debug)]
 pub(crate) struct Starts(Vec<u32>);
 

@@ -112,7 +112,7 @@ fn digest(mut file: File) -> io::Result<Fingerprint> {
 
 const PARALLEL_FILES: usize = 4;
 
-/// In parallel: one core hashes slower than a disk reads. Returns the first failure in file order.
+/// Runs `work` in parallel: one core hashes slower than a disk reads. Returns the first failure in file order.
 fn each_file<F: Sync, T: Send, E: Send>(
     files: &[F],
     work: impl Fn(&F) -> Result<T, E> + Sync,

@@ -22,7 +22,7 @@ pub(super) fn config(
     overrides: &Overrides,
     problems: &mut Problems,
 ) -> Config {
-    // For editors.
+    // Names the schema for editors.
     given.remove("$schema");
     let mut reader = Reader { known: known_keys(), given, overrides, problems };
     let config = Config {

@@ -57,7 +57,6 @@ fn sharded_ranks_hold_old_weights_and_read_ones_at_once() {
     assert!((98 * GIB..104 * GIB).contains(&plan.host_least), "{} of {plan}", plan.host_least);
 }
 
-/// Host memory is 24 GiB, a fifth reserved; 50 GiB of states.
 #[test]
 fn states_beyond_host_memory_go_to_the_disk_with_their_time_and_wear() {
     let described = |text: &str, more: &[&str]| {

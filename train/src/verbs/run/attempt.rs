@@ -38,7 +38,7 @@ use crate::{machine, report};
 pub(super) struct Part<'a> {
     pub(super) args: &'a Args,
     pub(super) directory: RunDirectory,
-    /// With the device's matmul FLOP/s, on rank 0 only.
+    /// The plan and the device's matmul FLOP/s, on rank 0 only.
     pub(super) planned: Option<(Plan, Option<f64>)>,
     pub(super) surveyed: Stats,
     pub(super) stop: Arc<AtomicBool>,
@@ -300,7 +300,7 @@ fn describe(config: &Config, training: &TrainingWindows, validation: &Validation
     }
 }
 
-/// Before the optimizer's states are on the disk. Fails on all ranks if one may take no step.
+/// Call before the optimizer's states are on the disk. Fails on all ranks if one may take no step.
 fn open_wear<I: Offloadable>(
     config: &Config,
     run: &Path,

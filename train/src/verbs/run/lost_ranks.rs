@@ -97,7 +97,7 @@ impl LostRanks {
     }
 }
 
-/// Not bad input: the run had begun.
+/// A refusal is not bad input: the run had begun.
 fn plan_for(ranks: usize, config: &Config, plan: &Plan) -> anyhow::Result<Plan> {
     let machine = Machine { other_ranks: ranks - 1, ..plan.machine.clone() };
     let plan = Plan::new(config, &Footprint::of(&config.model)?, &machine).over(plan.data);

@@ -15,7 +15,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// From (bytes, seconds). `None` with fewer than two sizes, or if a time is not positive.
+    /// Fits points of (bytes, seconds). `None` with fewer than two sizes, or if a time is not positive.
     pub(super) fn fit(points: &[(f64, f64)]) -> Option<Self> {
         let (first, _) = points.first()?;
         let differ = points.iter().any(|(bytes, _)| bytes.total_cmp(first).is_ne());

@@ -101,7 +101,7 @@ impl Launcher {
     }
 }
 
-/// For the record, without folders.
+/// Commands for the record, without folders.
 pub(super) fn shown(launcher: &Launcher, worlds: &[usize], workload: &Workload) -> Result<Vec<String>> {
     let alone = Invocation::new(NAME).arguments(workload.arguments()).to_string();
     let mut lines = vec![alone];

@@ -33,7 +33,7 @@ pub(super) enum Kind {
     PlainAgain,
     /// Training without MPI.
     Step,
-    /// Under `mpirun -n 1`.
+    /// The same step under `mpirun -n 1`.
     StepUnderMpi,
     StepAgain,
 }

@@ -64,7 +64,7 @@ pub(super) struct Model {
     one_bit: Line,
     /// Seconds per vote.
     commit: f64,
-    /// Sent per byte of gradients at `ranks`: exact, and one bit.
+    /// Bytes sent per byte of gradients at `ranks`: exact, and one bit.
     sent: (f64, f64),
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Forecast {
     pub(super) exchange: f64,
     /// Compute over compute and exchange, if all ranks share one rank's step.
     pub(super) strong: f64,
-    /// If each computes a whole step.
+    /// The same if each computes a whole step.
     pub(super) weak: f64,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn line(cells: &[Cell], link: Link, ranks: usize, kind: Kind) -> Opti
 }
 
 impl Model {
-    /// From cells at the most ranks; `None` with fewer than two sizes.
+    /// Fits cells at the most ranks; `None` with fewer than two sizes.
     pub(super) fn fit(cells: &[Cell], link: Link) -> Option<Self> {
         let ranks = cells.iter().filter(|cell| cell.link == link).map(|cell| cell.ranks).max()?;
         let sent = |kind| {

@@ -41,7 +41,7 @@ struct Shape {
     words: &'static [&'static str],
 }
 
-/// In f32 with TF32 factors, without recomputation.
+/// Both compute in f32 with TF32 factors and recompute nothing.
 const SHAPES: [Shape; 1] = [Shape {
     config: "gpt-124m",
     settings: &[
@@ -54,7 +54,7 @@ const SHAPES: [Shape; 1] = [Shape {
     words: &["--batch", "8", "--time", "1024"],
 }];
 
-/// The trainer and all `WAYS` at every budget.
+/// Each runs the trainer and all `WAYS` at every budget.
 const ROUNDS: usize = 3;
 
 const ROWS: &str = "peer.csv";

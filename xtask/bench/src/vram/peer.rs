@@ -31,7 +31,7 @@ const ROUNDS: usize = 3;
 
 pub(crate) const SCRIPT: &str = "xtask/peers/pytorch_gpt.py";
 
-/// Put there by `cargo xtask gpu-check`.
+/// Carried by `cargo xtask gpu-check`.
 pub(crate) const CARRIED: &str = "pytorch_gpt.py";
 
 pub(super) struct Twin {

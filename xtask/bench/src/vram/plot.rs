@@ -57,7 +57,7 @@ pub(super) fn svg(cells: &[Cell]) -> String {
     canvas.finish()
 }
 
-/// Against the budget, the bound dashed. `None` without bounds.
+/// Spilled bytes per step against the budget, the bound dashed. `None` without bounds.
 pub(super) fn bytes(cells: &[Cell]) -> Option<String> {
     let mut series = series(cells);
     let moved = |point: &Point| {

@@ -136,7 +136,7 @@ impl Simulation<'_> {
     }
 }
 
-/// With moves ahead.
+/// A step planned with moves ahead.
 struct TimedStep {
     said: String,
     elapsed: Elapsed,
@@ -238,7 +238,6 @@ pub(super) fn read(path: &Path) -> Result<Recording> {
     recording.repeating().map_err(|error| anyhow!("{} has no step that repeats: {error}", path.display()))
 }
 
-/// Unlimited peak.
 fn peak(name: &str, step: &Recording) -> Result<u64> {
     let free = Replay::new(step, Limit::NONE, Policy::Planned).run(2);
     let free = free.map_err(|stop| anyhow!("{name} contradicts itself: {stop:?}"))?;

@@ -57,12 +57,12 @@ summary! {
     spilled_out_median: Option<u64>,
     #[serde(default)]
     spilled_in_median: Option<u64>,
-    /// In the whole run, timed by `stall_seconds`.
+    /// Of spilled tensors in the whole run, timed by `stall_seconds`.
     #[serde(default, rename = "bytes_out")]
     spilled_out: Option<u64>,
     #[serde(default, rename = "bytes_in")]
     spilled_in: Option<u64>,
-    /// Evicted and loaded ahead of need, loaded in vain.
+    /// Blocks evicted and loaded ahead of need, and loaded in vain.
     #[serde(default)]
     left_ahead: Option<u64>,
     #[serde(default)]
@@ -142,7 +142,7 @@ impl<T: Column> Column for Option<T> {
 pub(super) mod tests {
     use super::*;
 
-    /// With a key that is not read.
+    /// A summary with a key that is not read.
     pub(in super::super) const PRINTED: &str = r#"{"outcome": "done", "device": "cpu", "parameters": 1200000,
         "steps": 10, "tokens": 10240, "seconds": 4.0, "step_ms_median": 350.5, "tokens_per_second": 3000.0,
         "loss": 0.1, "val_loss": null, "losses_sha256": "aa", "weights_sha256": "bb",

@@ -115,7 +115,7 @@ mod tests {
         *,
     };
 
-    /// Peaks at 40 MB or its budget, and needs 15 MB.
+    /// Peaks at 40 MB or its budget.
     fn fits_above_15_mb() -> String {
         let summary = PRINTED.replace("40000000", "$peak");
         let summary = summary.replace('\n', "");

@@ -77,7 +77,7 @@ fn measured(run: &Summary, reference: Option<&Summary>, is_limited: bool) -> [St
     ]
 }
 
-/// Per step over the link and, if any, to and from a disk.
+/// Bytes per step over the link and, if any, to and from a disk.
 fn moved(run: &Summary) -> String {
     let over_the_link = Bytes(run.bytes_per_step());
     match run.disk_bytes_per_step() {

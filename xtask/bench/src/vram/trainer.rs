@@ -32,7 +32,7 @@ pub(crate) struct Trainer {
     pub(crate) origin: String,
     program: Invocation,
     device: String,
-    /// On the build's disk: temporary folders may lie in the measured host memory.
+    /// Lies on the build's disk: temporary folders may lie in the measured host memory.
     scratch: PathBuf,
     gpu: Option<Gpu>,
 }
@@ -42,7 +42,7 @@ const RECORDED: &str = "train.steps=4";
 
 const RUN: &str = "run";
 
-/// Override settings or cost time.
+/// They would override settings or cost time.
 const WITHHELD: [&str; 3] = ["OFFLOAD_DEVICE_BUDGET", "OFFLOAD_HOST_BUDGET", "OFFLOAD_PARANOID"];
 
 impl Trainer {

@@ -157,7 +157,7 @@ fn operations<const COUNT: usize>(sides: [&[u64]; COUNT]) -> Script {
     script
 }
 
-/// Two operations, a second per byte computed or copied.
+/// Compares two operations, a second per byte computed or copied.
 fn assert_takes_little_more_than(expected: f64, sides: [&[u64]; 2], budget: u64) {
     let script = operations(sides);
     let machine = Machine { memory: 1.0, link: 1.0, ..Machine::INSTANT };
@@ -180,7 +180,6 @@ fn a_block_comes_as_a_whole_or_not_at_all_while_an_operation_leaves_room_for_a_p
 
 #[test]
 fn blocks_have_room_together_as_wholes() {
-    // Two of the other's have room in 50 bytes. Half of the third does not come.
     assert_takes_little_more_than(2.0 * (60.0 + 20.0), [&[20; 3], &[20; 3]], 110);
 }
 

@@ -20,7 +20,7 @@ struct Tiers {
 }
 
 impl Tiers {
-    /// Next places, with their bytes over the disk's link.
+    /// A block's next places, with their bytes over the disk's link.
     fn ways(&self, block: usize, at: At, named: bool) -> Vec<(At, u64)> {
         let bytes = self.sizes[block];
         let (below, loading, spilling) = match at {
@@ -55,7 +55,7 @@ impl Tiers {
         all
     }
 
-    /// Over the disk's link from event `n` on, by exhaustive search.
+    /// The fewest bytes over the disk's link from event `n` on, by exhaustive search.
     fn fewest(
         &self,
         recording: &Recording,
@@ -96,7 +96,7 @@ impl Tiers {
     }
 }
 
-/// Four blocks; one may begin on the host.
+/// A program over four blocks; one may begin on the host.
 fn program(dice: &mut Dice) -> (Recording, Vec<u64>) {
     let mut script = Script::default();
     let sizes: Vec<u64> = (0..4).map(|_| 1 + dice.below(3)).collect();

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Like operations that find a place.
 const CONTEXT: u64 = 4;
 
 pub(super) struct Dice(pub u64);
@@ -102,7 +101,7 @@ fn sizes(dice: &mut Dice) -> Vec<u64> {
     (0..LAYERS).map(|_| 10 + dice.below(40)).collect()
 }
 
-/// With all or no steps marked. `between` runs after each.
+/// Training with all or no steps marked. `between` runs after each.
 pub(super) fn training(
     steps: usize,
     marks: bool,
@@ -238,7 +237,7 @@ const STEPS: usize = 12;
 /// Bytes; smaller blocks look equal in a trace.
 const UNIT: u64 = 512;
 
-/// Like layers with an embedding by rows. Sizes of the rows and both gradient blocks differ in every step.
+/// Training of like layers with an embedding by rows. Sizes of the rows and both gradient blocks differ in every step.
 fn by_rows(rows: impl Fn(usize) -> u64) -> Recording {
     let mut script = Script::default();
     let (sizes, rows) = ([30 * UNIT; LAYERS], |step| rows(step) * UNIT);

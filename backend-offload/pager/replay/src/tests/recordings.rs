@@ -112,7 +112,6 @@ fn a_repetition_beyond_reason_is_refused_before_it_fills_the_memory() {
     assert_eq!(Recording::from_bytes(&before_all), Err(BadRecording::Senseless { at: 9 }));
 }
 
-/// Bytes per second: ten over the link, one of operands, two made on the host.
 const SLOW: Machine = Machine { link: 10.0, memory: 1.0, host: 2.0, ..Machine::INSTANT };
 
 #[test]

@@ -18,7 +18,7 @@ fn played(step: &Recording, budget: u64, arithmetic: f64) -> Replay<'_> {
         .expect("every operation fits")
 }
 
-/// The last two steps: blocks of one may leave in the next.
+/// Time of the last two steps: blocks of one may leave in the next.
 fn last(replay: &Replay) -> Elapsed {
     let sum = |part: fn(&Elapsed) -> f64| replay.elapsed()[ROUNDS - 2..].iter().map(part).sum();
     Elapsed {

@@ -73,7 +73,7 @@ struct OnHost {
 }
 
 const ON_HOST: [OnHost; 2] = [
-    // In `bf16`, 20 bytes per parameter.
+    // State in `bf16`.
     OnHost {
         step: "gpt-7b-host",
         budget: 8 << 30,
@@ -81,7 +81,7 @@ const ON_HOST: [OnHost; 2] = [
         per_weight: 10.0,
         time: [[1.15, 1.15], [1.15, 1.15]],
     },
-    // In `compact`, 14 bytes per parameter.
+    // State in `compact`.
     OnHost {
         step: "llama-18b-host",
         budget: 24 << 30,

@@ -11,13 +11,13 @@ use std::{
 use super::*;
 
 const STORE: &str = "SPILLWAY_TEST_STORE";
-/// Set, a process waits for the kill amid its second save.
+/// If set, a process waits for the kill amid its second save.
 const STOPS: &str = "SPILLWAY_TEST_STOPS";
 
-/// Making, renaming and removing then take similar time.
+/// So many that making, renaming and removing take similar time.
 const SMALL_FILES: u64 = 40;
 
-/// In memory: on a disk, nearly every kill would hit a sync.
+/// A folder in memory: on a disk, nearly every kill would hit a sync.
 fn run_directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder")
 }
