@@ -32,12 +32,14 @@ pub struct Counts {
 }
 
 impl Counts {
-    const NONE: Self = Self {
-        launches: AtomicU64::new(0),
-        allocations: AtomicU64::new(0),
-        bytes_read: AtomicU64::new(0),
-        bytes_written: AtomicU64::new(0),
-    };
+    const fn none() -> Self {
+        Self {
+            launches: AtomicU64::new(0),
+            allocations: AtomicU64::new(0),
+            bytes_read: AtomicU64::new(0),
+            bytes_written: AtomicU64::new(0),
+        }
+    }
 
     /// Launches, allocations, bytes read and written so far.
     pub fn list(&self) -> [u64; 4] {
@@ -54,7 +56,7 @@ pub const INSIDE: usize = 1;
 pub const END: usize = 2;
 
 /// Calls so far, by place.
-pub static COUNTS: [Counts; 3] = [Counts::NONE, Counts::NONE, Counts::NONE];
+pub static COUNTS: [Counts; 3] = [const { Counts::none() }; 3];
 
 /// `S`, counted at a place.
 #[derive(Debug)]
@@ -84,7 +86,7 @@ impl<S: ServerStorage, const AT: usize> Server for Counted<S, AT> {
         stream: StreamId,
     ) -> Result<(), ServerError> {
         COUNTS[AT].allocations.fetch_add(1, Relaxed);
-        if AT != END { self.0.initialize_memory(memory, size, stream) } else { Ok(()) }
+        if AT == END { Ok(()) } else { self.0.initialize_memory(memory, size, stream) }
     }
 
     fn staging(&mut self, sizes: &[usize], stream: StreamId) -> Result<Vec<Bytes>, ServerError> {
