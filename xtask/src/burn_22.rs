@@ -1,6 +1,6 @@
-//! `cargo xtask burn-0.22`: the facade crate `cubecl` with `cubecl.patch`, and tests of the adapter for Burn 0.22.
+//! `cargo xtask burn-0.22`: the facade crate `cubecl` with `cubecl.patch`, and the tests of the adapter for Burn 0.22.
 //!
-//! Cargo fetches the crate (MIT or Apache-2.0); the repository holds the patch.
+//! The repository holds only the patch. Cargo fetches the crate (MIT or Apache-2.0, with both texts in it).
 
 use std::{
     fs,
@@ -19,11 +19,14 @@ use xtask::{
 /// Relative to the repository's root.
 pub(crate) const FOLDER: &str = "backend-offload/burn-0.22";
 
-/// Tested versions of `cubecl` and `burn`, and newer ones that must compile.
+/// Versions of `cubecl` and `burn` that the adapter is tested with, and newer ones that it must compile with.
 const STABLE: [&str; 2] = ["0.11.3", "0.22.1"];
 const NEXT: [&str; 2] = ["0.12.0-pre.1", "0.23.0-pre.1"];
 
-/// Parts that a build needs, and licences.
+/// Errors of a build whose manifest lacks the patch.
+const MISSING: [&str; 2] = ["[patch.crates-io]\n", "cubecl = { path = \"FOLDER\" }\n"];
+
+/// Parts of the crate that a build needs, and its licences.
 const PARTS: [&str; 5] = ["Cargo.toml", "build.rs", "src", "LICENSE-APACHE", "LICENSE-MIT"];
 
 #[derive(Args)]
@@ -31,7 +34,7 @@ pub(crate) struct Burn22 {
     /// Only make the patched crate in this folder, for the workspace of another program
     #[arg(long, value_name = "FOLDER", conflicts_with = "next")]
     facade: Option<PathBuf>,
-    /// Only compile the same sources with the next release of Burn
+    /// Only compile the same library, programs and tests with the next release of Burn
     #[arg(long)]
     next: bool,
 }
@@ -44,7 +47,7 @@ impl Burn22 {
         let nested = workspace::root().join(FOLDER);
         if self.next {
             let copy = next_release(&nested)?;
-            return Invocation::cargo("check --release --package offload-burn-22 --lib").run(&copy);
+            return Invocation::cargo("check --release --workspace --all-targets").run(&copy);
         }
         prepare()?;
         for line in [
@@ -54,6 +57,7 @@ impl Burn22 {
         ] {
             Invocation::cargo(line).run(&nested)?;
         }
+        refuse_without_patch(&nested)?;
         let deny = Invocation::cargo("deny check bans licenses sources");
         deny.run(&nested).context("`.ci/run` installs the cargo-deny that it needs")
     }
@@ -64,7 +68,7 @@ pub(crate) fn prepare() -> Result<()> {
     facade(STABLE[0], &workspace::root().join(FOLDER).join("cubecl"))
 }
 
-/// An up-to-date folder stays untouched: cargo would compile Burn anew.
+/// Leaves a folder that is up to date untouched: cargo would compile Burn anew.
 fn facade(version: &str, folder: &Path) -> Result<()> {
     let patch_file = workspace::root().join(FOLDER).join("cubecl.patch");
     let patch = fs::read_to_string(&patch_file).with_context(|| patch_file.display().to_string())?;
@@ -83,7 +87,7 @@ fn facade(version: &str, folder: &Path) -> Result<()> {
     for part in PARTS {
         copy(&source.join(part), &folder.join(part))?;
     }
-    // Out of a repository's sight, git patches plain files.
+    // Out of a repository's sight, git applies a patch to plain files.
     let absolute = fs::canonicalize(folder)?;
     let parent = absolute.parent().context("a folder of its own")?.display().to_string();
     Invocation::new("git")
@@ -95,6 +99,7 @@ fn facade(version: &str, folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The folder of the crate's source in cargo's registry.
 fn fetched(version: &str) -> Result<PathBuf> {
     let asking = Workspace::read()?.target.join("burn-0.22").join(version);
     fs::create_dir_all(asking.join("src"))?;
@@ -132,26 +137,53 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 
 /// A copy of the nested workspace that names the next release.
 fn next_release(nested: &Path) -> Result<PathBuf> {
-    let target = Workspace::read()?.target.join("burn-0.22/next");
-    for part in ["Cargo.toml", "build.rs", "src", "examples", "proof"] {
-        copy(&nested.join(part), &target.join(part))?;
-    }
-    facade(NEXT[0], &target.join("cubecl"))?;
-    let manifest = target.join("Cargo.toml");
-    let text = renamed(&fs::read_to_string(&manifest)?, workspace::root());
-    fs::write(manifest, text)?;
-    Ok(target)
+    let copied = copy_workspace(nested, "next", renamed)?;
+    facade(NEXT[0], &copied.join("cubecl"))?;
+    Ok(copied)
 }
 
-/// Replaces versions, and paths that lead out of the workspace.
-fn renamed(manifest: &str, root: &Path) -> String {
-    let root = root.display();
-    let mut text = manifest.to_owned();
-    for (stable, next) in STABLE.iter().zip(NEXT) {
-        text = text.replace(&format!("\"={stable}\""), &format!("\"={next}\""));
+/// Compiles a program whose manifest lacks the patch, and expects the two lines to add.
+fn refuse_without_patch(nested: &Path) -> Result<()> {
+    let copied = copy_workspace(nested, "unpatched", unpatched)?;
+    fs::copy(nested.join("Cargo.lock"), copied.join("Cargo.lock"))?;
+    let shared = nested.join("target").display().to_string();
+    let check = Invocation::cargo("check --release --package proof --target-dir").arguments([shared]);
+    println!("$ {check}");
+    let output =
+        check.command(&copied).output().with_context(|| format!("`{check}` could not be started"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() || !MISSING.iter().all(|line| said.contains(line)) {
+        bail!("a program without the patch was not refused with the lines to add:\n{said}");
     }
-    text.replace("path = \"..\"", &format!("path = \"{root}/backend-offload\""))
+    Ok(())
+}
+
+fn copy_workspace(nested: &Path, name: &str, edit: impl Fn(&str) -> String) -> Result<PathBuf> {
+    let copied = Workspace::read()?.target.join("burn-0.22").join(name);
+    for part in ["build.rs", "src", "examples", "tests", "proof"] {
+        copy(&nested.join(part), &copied.join(part))?;
+    }
+    let manifest = fs::read_to_string(nested.join("Cargo.toml"))?;
+    fs::write(copied.join("Cargo.toml"), edit(&rooted(&manifest, workspace::root())))?;
+    Ok(copied)
+}
+
+/// Makes paths absolute that lead out of the workspace.
+fn rooted(manifest: &str, root: &Path) -> String {
+    let root = root.display();
+    manifest
+        .replace("path = \"..\"", &format!("path = \"{root}/backend-offload\""))
         .replace("path = \"../../", &format!("path = \"{root}/"))
+}
+
+fn renamed(manifest: &str) -> String {
+    STABLE.iter().zip(NEXT).fold(manifest.to_owned(), |text, (stable, next)| {
+        text.replace(&format!("\"={stable}\""), &format!("\"={next}\""))
+    })
+}
+
+fn unpatched(manifest: &str) -> String {
+    manifest.replace("[patch.crates-io]\ncubecl = { path = \"cubecl\" }\n", "")
 }
 
 #[cfg(test)]
@@ -166,14 +198,28 @@ mod tests {
     }
 
     #[test]
+    fn the_patch_for_upstream_is_the_part_that_changes_the_device() {
+        let folder = workspace::root().join(FOLDER);
+        let [all, part] = ["cubecl.patch", "upstream/provider.patch"]
+            .map(|file| fs::read_to_string(folder.join(file)).unwrap());
+        assert!(part.starts_with("--- a/src/device.rs\n") && all.ends_with(&part));
+    }
+
+    #[test]
     fn the_next_release_is_compiled_from_the_same_sources_under_other_versions() {
         let manifest = "burn = { version = \"=0.22.1\" }\nbackend-offload = { path = \"..\" }\n\
                         suite = { path = \"../../xtask/suite\" }\n";
         assert_eq!(
-            renamed(manifest, Path::new("/r")),
+            renamed(&rooted(manifest, Path::new("/r"))),
             "burn = { version = \"=0.23.0-pre.1\" }\nbackend-offload = { path = \"/r/backend-offload\" }\n\
              suite = { path = \"/r/xtask/suite\" }\n"
         );
+    }
+
+    #[test]
+    fn the_manifest_without_the_patch_lacks_its_two_lines_alone() {
+        let manifest = fs::read_to_string(workspace::root().join(FOLDER).join("Cargo.toml")).unwrap();
+        assert_eq!(unpatched(&manifest).lines().count() + 2, manifest.lines().count());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use cubecl_runtime::memory_management::{ManagedMemoryHandle, ManagedMemoryId, Me
 use cubecl_runtime::server::{BufferBinding, Handle, ServerStorage};
 
 use crate::failures::Failures;
+use crate::passed::Passed;
 
 /// A managed buffer: the program's handle, which the runtime never sees, and device memory.
 pub(crate) struct Buffer {
@@ -23,12 +24,15 @@ pub(crate) struct Buffer {
     /// The allocating stream: its pool supplies all device memory.
     pub owner: StreamId,
     pub memory: Option<ManagedMemoryHandle>,
+    /// Whether memory was ever allocated.
+    pub used: bool,
     /// The stream of the last use.
     pub last: StreamId,
 }
 
 pub(crate) struct Wrapped<S> {
     pub inner: S,
+    pub passed: Passed,
     /// The inner server's, for handles that it receives.
     pub service: ServiceId,
     pub settings: Settings,
@@ -46,6 +50,7 @@ impl<S: ServerStorage> Wrapped<S> {
         let streams = usize::from(CubeClRuntimeConfig::get().streaming.max_streams.max(1));
         Self {
             inner,
+            passed: Passed::default(),
             service,
             settings,
             rows: Vec::new(),

@@ -80,7 +80,7 @@ impl<S: ServerStorage> OffloadServer<S> {
             self.device.make_physical(binding, resident(block));
         }
         // SAFETY: the bindings name the same bytes as the caller's.
-        unsafe { self.device.inner.launch(kernel, count, arguments, stream, mode) };
+        unsafe { self.device.launch_inner(kernel, count, arguments, stream, mode) };
         if runs {
             for block in &operands.written {
                 self.wrote(*block);

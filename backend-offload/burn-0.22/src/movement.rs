@@ -8,7 +8,7 @@ use cubecl_environment::stream::StreamId;
 use cubecl_runtime::memory_management::ManagedMemoryHandle;
 use cubecl_runtime::server::{BufferBinding, CopyDescriptor, ServerError, ServerStorage};
 
-use crate::device::Wrapped;
+use crate::device::{Buffer, Wrapped};
 
 /// The runtime's pool for reads grows by the largest request.
 const PIECE: u64 = 64 << 20;
@@ -24,6 +24,7 @@ pub(crate) fn flat(binding: BufferBinding) -> CopyDescriptor {
 impl<S: ServerStorage> Wrapped<S> {
     fn forget(&mut self, paging: &mut Paging, block: BlockId) {
         let Some(buffer) = self.remove(block) else { return };
+        self.passed.unused += u64::from(!buffer.used);
         if buffer.memory.is_some() && buffer.last != buffer.owner {
             _ = self.inner.flush(buffer.last);
         }
@@ -37,7 +38,7 @@ impl<S: ServerStorage> Wrapped<S> {
         for (n, piece) in target.chunks_mut(PIECE as usize).enumerate() {
             let (start, len) = (n as u64 * PIECE, piece.len() as u64);
             let handle = whole.clone().offset_start(start).offset_end(size - start - len);
-            let bytes = block_on(self.inner.read(vec![flat(handle.binding())], owner))?;
+            let bytes = block_on(self.read_inner(flat(handle.binding()), owner))?;
             piece.copy_from_slice(&bytes[0][..piece.len()]);
         }
         Ok(())
@@ -76,7 +77,7 @@ impl<S: ServerStorage> Wrapped<S> {
 
     pub fn upload(&mut self, binding: BufferBinding, bytes: Bytes, stream: StreamId) {
         self.uploading += bytes.len() as u64;
-        self.inner.write(vec![(flat(binding), bytes)], stream);
+        self.write_inner(flat(binding), bytes, stream);
         if self.uploading > GATHERED {
             self.flush_uploads();
         }
@@ -94,11 +95,15 @@ impl<S: ServerStorage> Wrapped<S> {
 
 impl<S: ServerStorage> Device for Wrapped<S> {
     fn allocate(&mut self, block: BlockId) -> bool {
-        let (owner, size) = (self.get(block).owner, self.get(block).size);
+        let &Buffer { owner, size, used, .. } = self.get(block);
         let memory = ManagedMemoryHandle::new();
-        let allocated = self.inner.initialize_memory(memory.clone(), size, owner).is_ok();
+        let allocated = self.allocate_inner(memory.clone(), size, owner, |passed| {
+            if used { &mut passed.again } else { &mut passed.first }
+        });
+        let allocated = allocated.is_ok();
         if allocated {
-            self.get_mut(block).memory = Some(memory);
+            let buffer = self.get_mut(block);
+            (buffer.memory, buffer.used) = (Some(memory), true);
         }
         allocated
     }

@@ -23,6 +23,7 @@ use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
 use crate::device::{Buffer, Wrapped};
 use crate::failures::server_error;
 use crate::launch::Operands;
+use crate::passed::{Passed, requested};
 use crate::release::LaunchMode;
 use crate::wgpu::{facts, key};
 
@@ -127,6 +128,12 @@ impl<S: ServerStorage> OffloadServer<S> {
         self.paging.stats()
     }
 
+    /// Calls to the runtime's own server after the release of dropped buffers.
+    pub fn passed(&mut self) -> Passed {
+        self.paging.sweep(&mut self.device);
+        self.device.passed
+    }
+
     /// As [`mark_step`](crate::mark_step).
     pub fn mark_step(&mut self) {
         self.paging.mark_step();
@@ -180,13 +187,13 @@ impl<S: ServerStorage> OffloadServer<S> {
         size: u64,
         stream: StreamId,
     ) -> Result<(), ServerError> {
-        if self.device.inner.initialize_memory(memory.clone(), size, stream).is_ok() {
+        if self.device.allocate_inner(memory.clone(), size, stream, |passed| &mut passed.small).is_ok() {
             return Ok(());
         }
         // Spare slices of a full device may suffice.
         self.paging.sweep(&mut self.device);
         self.paging.trim(&mut self.device);
-        self.device.inner.initialize_memory(memory, size, stream)
+        self.device.allocate_inner(memory, size, stream, |passed| &mut passed.small)
     }
 }
 
@@ -220,6 +227,7 @@ impl<S: ServerStorage> Server for OffloadServer<S> {
             size,
             owner: stream,
             memory: None,
+            used: false,
             last: stream,
         });
         let Some(error) = too_large else { return Ok(()) };
@@ -254,9 +262,8 @@ impl<S: ServerStorage> Server for OffloadServer<S> {
             if let Err(error) = prepared {
                 return Box::pin(async move { Err(error) });
             }
-            let bytes = descriptor.shape.iter().product::<usize>() * descriptor.elem_size;
-            self.paging.counts().bytes_read += bytes as u64;
-            readings.push(self.device.inner.read(vec![descriptor], stream));
+            self.paging.counts().bytes_read += requested(&descriptor);
+            readings.push(self.device.read_inner(descriptor, stream));
         }
         Box::pin(async move {
             let mut bytes = Vec::with_capacity(readings.len());
@@ -274,7 +281,7 @@ impl<S: ServerStorage> Server for OffloadServer<S> {
             match self.bring_in(&mut descriptor.handle, WRITE, stream) {
                 Ok(block) => {
                     self.paging.counts().bytes_written += bytes.len() as u64;
-                    self.device.inner.write(vec![(descriptor, bytes)], stream);
+                    self.device.write_inner(descriptor, bytes, stream);
                     if user.size_in_used() == user.size {
                         self.device.failures.heal(&user);
                     }

@@ -12,9 +12,9 @@ use cubecl_runtime::memory_management::ManagedMemoryHandle;
 use cubecl_runtime::server::{CubeCount, Handle, KernelArguments, Server};
 use offload_burn_22::{LaunchMode, OffloadServer, WgpuDevice};
 
-use crate::counted::Counted;
+use crate::counted::{Counted, END};
 
-type Inner = Counted<WgpuServer<AutoCompiler>, false>;
+type Inner = Counted<WgpuServer<AutoCompiler>, END>;
 
 const ROUNDS: usize = 201;
 const LAUNCHES: u32 = 1000;

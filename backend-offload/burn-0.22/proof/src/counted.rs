@@ -1,4 +1,4 @@
-//! A server that counts its calls and passes them on, or only counts launches.
+//! A server that counts its calls and passes them on, or ends kernels and allocations.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -18,8 +18,8 @@ use cubecl_runtime::server::{
 use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
 use offload_burn_22::LaunchMode;
 
-/// Calls of all counted servers of the process.
-#[derive(Debug, Default)]
+/// Calls of all servers of the process that are counted at one place.
+#[derive(Debug)]
 pub struct Counts {
     /// Launched kernels.
     pub launches: AtomicU64,
@@ -31,19 +31,38 @@ pub struct Counts {
     pub bytes_written: AtomicU64,
 }
 
-/// Calls so far.
-pub static COUNTS: Counts = Counts {
-    launches: AtomicU64::new(0),
-    allocations: AtomicU64::new(0),
-    bytes_read: AtomicU64::new(0),
-    bytes_written: AtomicU64::new(0),
-};
+impl Counts {
+    const fn none() -> Self {
+        Self {
+            launches: AtomicU64::new(0),
+            allocations: AtomicU64::new(0),
+            bytes_read: AtomicU64::new(0),
+            bytes_written: AtomicU64::new(0),
+        }
+    }
 
-/// `S`, counted. Without `RUNS`, kernels and allocations end here.
+    /// Launches, allocations, bytes read and written so far.
+    pub fn list(&self) -> [u64; 4] {
+        [&self.launches, &self.allocations, &self.bytes_read, &self.bytes_written]
+            .map(|count| count.load(Relaxed))
+    }
+}
+
+/// Between clients and the wrapper.
+pub const OUTSIDE: usize = 0;
+/// Between the wrapper and the runtime's own server.
+pub const INSIDE: usize = 1;
+/// Kernels and allocations end here.
+pub const END: usize = 2;
+
+/// Calls so far, by place.
+pub static COUNTS: [Counts; 3] = [const { Counts::none() }; 3];
+
+/// `S`, counted at a place.
 #[derive(Debug)]
-pub struct Counted<S, const RUNS: bool = true>(S);
+pub struct Counted<S, const AT: usize>(pub S);
 
-impl<S: ServerStorage, const RUNS: bool> DeviceService for Counted<S, RUNS> {
+impl<S: ServerStorage, const AT: usize> DeviceService for Counted<S, AT> {
     fn init(device: DeviceId) -> Self {
         Self(S::init(device))
     }
@@ -57,17 +76,17 @@ impl<S: ServerStorage, const RUNS: bool> DeviceService for Counted<S, RUNS> {
     }
 }
 
-impl<S: ServerStorage, const RUNS: bool> ServerCommunication for Counted<S, RUNS> {}
+impl<S: ServerStorage, const AT: usize> ServerCommunication for Counted<S, AT> {}
 
-impl<S: ServerStorage, const RUNS: bool> Server for Counted<S, RUNS> {
+impl<S: ServerStorage, const AT: usize> Server for Counted<S, AT> {
     fn initialize_memory(
         &mut self,
         memory: ManagedMemoryHandle,
         size: u64,
         stream: StreamId,
     ) -> Result<(), ServerError> {
-        COUNTS.allocations.fetch_add(1, Relaxed);
-        if RUNS { self.0.initialize_memory(memory, size, stream) } else { Ok(()) }
+        COUNTS[AT].allocations.fetch_add(1, Relaxed);
+        if AT == END { Ok(()) } else { self.0.initialize_memory(memory, size, stream) }
     }
 
     fn staging(&mut self, sizes: &[usize], stream: StreamId) -> Result<Vec<Bytes>, ServerError> {
@@ -88,13 +107,13 @@ impl<S: ServerStorage, const RUNS: bool> Server for Counted<S, RUNS> {
         stream: StreamId,
     ) -> DynFut<Result<Vec<Bytes>, ServerError>> {
         let bytes = |read: &CopyDescriptor| (read.shape.iter().product::<usize>() * read.elem_size) as u64;
-        COUNTS.bytes_read.fetch_add(descriptors.iter().map(bytes).sum(), Relaxed);
+        COUNTS[AT].bytes_read.fetch_add(descriptors.iter().map(bytes).sum(), Relaxed);
         self.0.read(descriptors, stream)
     }
 
     fn write(&mut self, descriptors: Vec<(CopyDescriptor, Bytes)>, stream: StreamId) {
         let bytes = descriptors.iter().map(|(_, bytes)| bytes.len() as u64).sum();
-        COUNTS.bytes_written.fetch_add(bytes, Relaxed);
+        COUNTS[AT].bytes_written.fetch_add(bytes, Relaxed);
         self.0.write(descriptors, stream);
     }
 
@@ -114,8 +133,8 @@ impl<S: ServerStorage, const RUNS: bool> Server for Counted<S, RUNS> {
         stream: StreamId,
         mode: LaunchMode,
     ) {
-        COUNTS.launches.fetch_add(1, Relaxed);
-        if RUNS {
+        COUNTS[AT].launches.fetch_add(1, Relaxed);
+        if AT != END {
             // SAFETY: the caller's own arguments.
             unsafe { self.0.launch(kernel, count, arguments, stream, mode) }
         }
@@ -158,7 +177,7 @@ impl<S: ServerStorage, const RUNS: bool> Server for Counted<S, RUNS> {
     }
 }
 
-impl<S: ServerStorage, const RUNS: bool> ServerStorage for Counted<S, RUNS> {
+impl<S: ServerStorage, const AT: usize> ServerStorage for Counted<S, AT> {
     type Storage = S::Storage;
 
     fn get_resource(

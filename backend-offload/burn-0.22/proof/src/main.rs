@@ -1,4 +1,4 @@
-//! Runs one program: `proof PROGRAM plain`, `proof PROGRAM spill BUDGET`, `proof PROGRAM counted`. `proof cost` times
+//! Runs one program: `proof PROGRAM plain`, `proof PROGRAM spill BUDGET`, `proof PROGRAM counted BUDGET`. `proof cost` times
 //! the wrapper's launches.
 //!
 //! It prints `name=value` pairs: the digest of losses and weights, and the device's counters.
@@ -15,19 +15,20 @@ use cubecl_common::device_handle::DeviceHandle;
 use cubecl_runtime::logging::{LaunchObservation, LaunchObserver};
 use cubecl_runtime::server::ServerStorage;
 use offload_burn_22::{OffloadConfig, OffloadServer, WgpuBackend, WgpuDevice, WgpuDeviceKind};
-use proof::counted::{COUNTS, Counted};
+use proof::counted::{COUNTS, Counted, INSIDE, OUTSIDE};
 use proof::programs;
 
-/// WGSL: Debian 12's software driver crashes in kernels that CubeCL 0.11 compiles to SPIR-V.
+/// By WGSL: the software driver of Debian 12 crashes in kernels that CubeCL 0.11 compiles to SPIR-V.
 type Plain = WgpuServer<WgslCompiler>;
 type Spilling = OffloadServer<Plain>;
-type Watched = OffloadServer<Counted<Plain>>;
+type Inside = Counted<Plain, INSIDE>;
+type Watched = Counted<OffloadServer<Inside>, OUTSIDE>;
 
-/// Launches that clients issued, counted by CubeCL itself.
+/// Launches of clients, counted by CubeCL before any server sees them.
 #[derive(Default)]
-struct Issued(AtomicU64);
+struct Observed(AtomicU64);
 
-impl LaunchObserver for Issued {
+impl LaunchObserver for Observed {
     fn launched(&self, _: &'static str) {
         self.0.fetch_add(1, Relaxed);
     }
@@ -44,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             println!("digest={:016x}", programs::run(program, &device, || ()));
         }
         [program, "spill", budget] => {
-            // With the plain server's cuts of fused kernels, bits are comparable.
+            // The plain server's cuts of fused kernels, to compare bits with it.
             let config = OffloadConfig::new().device_budget(budget.parse()?).plain_fusion();
             offload_burn_22::configure::<Plain>(gpu.to_id(), config)?;
             provide::<Spilling>()?;
@@ -70,8 +71,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let [median, slow] = proof::cost::of_a_launch(&gpu);
             println!("median_ns={median:.0} slow_ns={slow:.0}");
         }
-        [program, "counted"] => counted(program, &gpu, &device)?,
-        _ => return Err("usage: proof PROGRAM plain | PROGRAM spill BUDGET | PROGRAM counted | cost".into()),
+        [program, "counted", budget] => counted(program, budget, &gpu, &device)?,
+        _ => {
+            return Err(
+                "usage: proof PROGRAM plain | PROGRAM spill BUDGET | PROGRAM counted BUDGET | cost".into()
+            );
+        }
     }
     Ok(())
 }
@@ -87,27 +92,41 @@ fn list(counts: [u64; 4]) -> String {
     format!("{counts:?}").replace(' ', "")
 }
 
-fn counted(program: &str, gpu: &WgpuDevice, device: &Device) -> Result<(), Box<dyn std::error::Error>> {
+fn counted(
+    program: &str,
+    budget: &str,
+    gpu: &WgpuDevice,
+    device: &Device,
+) -> Result<(), Box<dyn std::error::Error>> {
+    offload_burn_22::configure::<Inside>(gpu.to_id(), OffloadConfig::new().device_budget(budget.parse()?))?;
     provide::<Watched>()?;
-    let issued = Arc::new(Issued::default());
-    let observation = LaunchObservation::new(issued.clone());
-    let digest = programs::run(program, device, || ());
+    let observed = Arc::new(Observed::default());
+    let observation = LaunchObservation::new(observed.clone());
+    programs::run(program, device, || ());
     device.sync()?;
     drop(observation);
 
-    let wrapped = DeviceHandle::<Watched>::new(gpu.to_id())
-        .submit_blocking(Watched::stats)
+    let (stats, passed) = DeviceHandle::<Watched>::new(gpu.to_id())
+        .submit_blocking(|Counted(wrapper): &mut Watched| (wrapper.stats(), wrapper.passed()))
         .map_err(|error| format!("{error:?}"))?;
-    let inner = [&COUNTS.launches, &COUNTS.allocations, &COUNTS.bytes_read, &COUNTS.bytes_written];
-    let inner = inner.map(|count| count.load(Relaxed));
     // Succeeds only if no plain server has served the device.
     let plain = Client::try_init(gpu.to_id(), Plain::init(gpu.to_id())).is_err();
     println!(
-        "digest={digest:016x} issued={} wrapped={} inner={} plain_server={plain} evictions={}",
-        issued.0.load(Relaxed),
-        list([wrapped.launches, wrapped.allocations, wrapped.bytes_read, wrapped.bytes_written]),
-        list(inner),
-        wrapped.evictions
+        "observed={} asked={} received={} passed={} inside={} small={} first={} again={} refused={} unused={} \
+         bytes_out={} bytes_in={} peak={} plain_server={plain}",
+        observed.0.load(Relaxed),
+        list(COUNTS[OUTSIDE].list()),
+        list([stats.launches, stats.allocations, stats.bytes_read, stats.bytes_written]),
+        list([passed.launches, passed.allocations(), passed.bytes_read, passed.bytes_written]),
+        list(COUNTS[INSIDE].list()),
+        passed.small,
+        passed.first,
+        passed.again,
+        passed.refused,
+        passed.unused,
+        stats.bytes_out,
+        stats.bytes_in,
+        stats.device.peak,
     );
     Ok(())
 }

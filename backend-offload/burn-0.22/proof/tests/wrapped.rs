@@ -1,4 +1,4 @@
-//! Burn 0.22 programs over a wrapped server on Vulkan, each in its own process: a device starts once.
+//! Burn 0.22 programs over a wrapped server on Vulkan. Each runs in a process of its own: a device starts once.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -66,15 +66,29 @@ fn every_launch_allocation_read_and_write_passes_the_wrapper() {
         return;
     }
     for program in PROGRAMS {
-        let said = run(&[program, "counted"]);
-        let [wrapped, inner] = ["wrapped", "inner"].map(|server| counts(&said[server]));
-        let [launches, allocations, read, written] = wrapped;
-        assert_eq!(launches, number(&said, "issued"), "{program}: CubeCL's own count");
-        assert_eq!([launches, read, written], [inner[0], inner[2], inner[3]], "{program}: {said:?}");
-        // A buffer takes memory at its first use; some are dropped before.
-        assert!(inner[1] <= allocations && inner[1] * 10 > allocations * 7, "{program}: {said:?}");
-        assert_eq!(said["plain_server"], "false", "{program}");
+        let free = run(&[program, "counted", "unlimited"]);
+        check_counts(&free);
+        let quarter = run(&[program, "counted", &format!("{}B", number(&free, "peak") / 4)]);
+        check_counts(&quarter);
+        assert!(number(&quarter, "again") > 0 && number(&free, "again") == 0, "{quarter:?}");
     }
+}
+
+fn check_counts(said: &Said) {
+    let [asked, received, passed, inside] =
+        ["asked", "received", "passed", "inside"].map(|server| counts(&said[server]));
+    assert_eq!(asked, received, "clients and wrapper: {said:?}");
+    assert_eq!(passed, inside, "wrapper and inner server: {said:?}");
+    assert_eq!(said["plain_server"], "false");
+
+    let [launches, allocations, read, written] = asked;
+    assert_eq!([launches, inside[0]], [number(said, "observed"); 2], "CubeCL's own count: {said:?}");
+    let [small, first, again, unused] = ["small", "first", "again", "unused"].map(|name| number(said, name));
+    assert_eq!(allocations, small + first + unused, "a buffer took memory or was dropped unused: {said:?}");
+    assert_eq!(inside[1], small + first + again, "{said:?}");
+    assert_eq!(number(said, "refused"), 0);
+    assert_eq!(inside[2], read + number(said, "bytes_out"), "{said:?}");
+    assert_eq!(inside[3], written + number(said, "bytes_in"), "{said:?}");
 }
 
 #[test]
@@ -82,7 +96,7 @@ fn a_launch_that_fits_costs_less_than_a_microsecond_more() {
     if lacks_vulkan() {
         return;
     }
-    // Paired rounds: another program on the machine disturbs both alike.
+    // The median over pairs of rounds: another program on the machine disturbs both alike.
     let said = run(&["cost"]);
     assert!(number(&said, "median_ns") < 1000, "{said:?}");
 }
