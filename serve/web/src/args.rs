@@ -85,15 +85,16 @@ impl ServerArgs {
 }
 
 /// Not refused: container secrets are readable by all.
-fn warn_of_readers(_key: &Path) {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        if fs::metadata(_key).is_ok_and(|file| file.permissions().mode() & 0o044 != 0) {
-            let path = _key.display();
-            tracing::warn!(
-                "other users of this machine may read the API key; `chmod 600 {path}` makes it private"
-            );
-        }
+#[cfg(unix)]
+fn warn_of_readers(key: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    if fs::metadata(key).is_ok_and(|file| file.permissions().mode() & 0o044 != 0) {
+        let path = key.display();
+        tracing::warn!(
+            "other users of this machine may read the API key; `chmod 600 {path}` makes it private"
+        );
     }
 }
+
+#[cfg(not(unix))]
+fn warn_of_readers(_key: &Path) {}

@@ -136,9 +136,10 @@ impl Web {
         let is_loading = matches!(*self.status.borrow(), Status::Loading(_));
         thread::spawn(move || {
             let loaded = async move {
-                match is_loading {
-                    true => tokio::time::sleep(LOADING_END).await,
-                    false => std::future::pending().await,
+                if is_loading {
+                    tokio::time::sleep(LOADING_END).await;
+                } else {
+                    std::future::pending::<()>().await;
                 }
             };
             std::process::exit(if signals.heard_before(loaded) { 130 } else { 0 });
