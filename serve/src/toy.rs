@@ -43,13 +43,7 @@ pub(crate) fn train(worker: &InferenceWorker) -> anyhow::Result<Option<PathBuf>>
         },
     );
     // Without `--config`, the toy starts, or resumes as configured.
-
-    let status = run_and_show(
-        Command::new(&trainer)
-            .args(["--out", RUN, "--resume", "auto", "--log-every", "1"])
-            .env_remove(web::KEY_VARIABLE),
-        worker,
-    )?;
+    let status = run_and_show(&mut training_by(&trainer), worker)?;
     let Some(status) = status else { return Ok(None) };
 
     // Ctrl-C reaches both programs; the trainer may end first.
@@ -61,6 +55,12 @@ pub(crate) fn train(worker: &InferenceWorker) -> anyhow::Result<Option<PathBuf>>
         bail!("the trainer ended with {status}; what {RUN} has saved, if anything, answers by --from {RUN}");
     }
     Ok(Some(run.to_owned()))
+}
+
+fn training_by(trainer: &Path) -> Command {
+    let mut command = Command::new(trainer);
+    command.args(["--out", RUN, "--resume", "auto", "--log-every", "1"]).env_remove(web::KEY_VARIABLE);
+    command
 }
 
 fn report(worker: &InferenceWorker, what: &str) {
@@ -156,6 +156,12 @@ mod tests {
             Checkpoints::in_run(run).save(step, 0, write).unwrap();
             assert_eq!(is_unfinished(run), unfinished, "after step {step} of 40");
         }
+    }
+
+    #[test]
+    fn the_trainer_does_not_inherit_the_servers_key() {
+        let command = training_by(Path::new("train"));
+        assert!(command.get_envs().any(|variable| variable == (web::KEY_VARIABLE.as_ref(), None)));
     }
 
     #[cfg(unix)]

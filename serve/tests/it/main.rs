@@ -9,5 +9,6 @@ mod harness;
 mod load;
 mod lookup;
 mod reference;
+mod saved_runs;
 mod scores;
 mod served_models;

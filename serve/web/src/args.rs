@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -57,10 +57,11 @@ impl ServerArgs {
     pub fn settings(&self) -> anyhow::Result<Settings> {
         let key = match &self.api_key_file {
             Some(path) => {
+                warn_of_readers(path);
                 let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
                 Some(ApiKey::new(&text).with_context(|| format!("{} holds no key", path.display()))?)
             }
-            None => match std::env::var_os(KEY_VARIABLE) {
+            None => match std::env::var_os(KEY_VARIABLE).filter(|text| !text.is_empty()) {
                 Some(text) => Some(ApiKey::new(&text.to_string_lossy()).context(KEY_VARIABLE)?),
                 None => None,
             },
@@ -82,3 +83,18 @@ impl ServerArgs {
         })
     }
 }
+
+/// Not refused: container secrets are readable by all.
+#[cfg(unix)]
+fn warn_of_readers(key: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    if fs::metadata(key).is_ok_and(|file| file.permissions().mode() & 0o044 != 0) {
+        let path = key.display();
+        tracing::warn!(
+            "other users of this machine may read the API key; `chmod 600 {path}` makes it private"
+        );
+    }
+}
+
+#[cfg(not(unix))]
+fn warn_of_readers(_key: &Path) {}

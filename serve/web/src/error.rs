@@ -62,6 +62,12 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message).code("internal_error")
     }
 
+    pub(crate) fn engine_failed() -> Self {
+        Self::internal(
+            "the model failed while it was answering; the server keeps running, and its log has the reason",
+        )
+    }
+
     pub(crate) fn code(self, code: &'static str) -> Self {
         Self { code: Some(code), ..self }
     }

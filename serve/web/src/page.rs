@@ -66,6 +66,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_page_asks_below_its_own_address() {
+        for request in ["fetch(\"/", "post(\"/"] {
+            assert!(!PAGE.contains(request), "{request}");
+        }
+        assert!(PAGE.contains("post(\"v1/") && PAGE.contains("fetch(\"v1/"));
+    }
+
+    #[test]
     fn the_page_is_one_text_that_names_no_other_and_writes_text_only() {
         for tag in ["<script", "</script", "<style", "</style"] {
             assert_eq!(PAGE.matches(tag).count(), 1, "{tag}");

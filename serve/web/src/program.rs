@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use tracing_subscriber::EnvFilter;
 
+use crate::signals::Signals;
 use crate::web::{Settings, Web};
 use crate::worker::InferenceWorker;
 
@@ -22,13 +23,13 @@ pub fn run(
     settings: Settings,
     work: impl FnOnce(InferenceWorker) -> anyhow::Result<()> + Send + 'static,
 ) -> anyhow::Result<()> {
-    let mut server = Web::start(settings, work)?;
     // Before the address is known.
-    let mut signals = server.signals()?;
+    let mut signals = Signals::listen()?;
+    let mut server = Web::start(settings, work)?;
     for address in reachable(server.address()) {
         println!("http://{address}");
     }
-    server.wait(&mut signals)?;
+    server.wait(&mut signals);
     server.end_at_next_signal(signals);
     eprintln!("ending; answers under way may finish, and a second signal ends at once");
     server.stop()

@@ -92,8 +92,9 @@ impl<'a> Scheduler<'a> {
                 self.active.insert(key, sequence);
             }
             Ok(Err(error)) => {
+                log_failure(&error);
                 record.log("failed");
-                sender.send(Event::Failed(ApiError::internal(error.to_string())));
+                sender.send(Event::Failed(ApiError::engine_failed()));
             }
             Err(panicked) => {
                 record.log("failed");
@@ -110,23 +111,23 @@ impl<'a> Scheduler<'a> {
                 self.failures = 0;
                 Ok(())
             }
-            Err(error) => self.make_room(error),
+            Err(error) => self.make_room(&error),
         });
         if let Err(panicked) = done {
             self.fail_all(&panicked);
         }
     }
 
-    /// After a failed step: drops caches, and from the second failure on the newest sequence.
-    fn make_room(&mut self, EngineError(reason): EngineError) -> Result<(), ApiError> {
-        tracing::error!("the engine failed: {}", reason.escape_debug());
+    /// After a failed step: drops caches, and from the second failure on also the newest sequence.
+    fn make_room(&mut self, error: &EngineError) -> Result<(), ApiError> {
+        log_failure(error);
         self.failures += 1;
         self.catch_panic(|scheduler| {
             if scheduler.failures > 1
                 && let Some((key, newest)) = scheduler.active.pop_last()
             {
                 scheduler.engine.leave(key);
-                newest.fail(ApiError::internal(reason));
+                newest.fail(ApiError::engine_failed());
             }
             scheduler.engine.forget();
         })
@@ -170,7 +171,7 @@ impl<'a> Scheduler<'a> {
         done.map_err(|_payload| {
             self.metrics.panics.add(1);
             tracing::error!("inference panicked; the sequences that were in the engine end with an error");
-            ApiError::internal("the model failed while it was answering; the server keeps running")
+            ApiError::engine_failed()
         })
     }
 
@@ -180,4 +181,9 @@ impl<'a> Scheduler<'a> {
             sequence.fail(error.clone());
         }
     }
+}
+
+/// Clients do not see it: it may name budgets, files and other answers.
+fn log_failure(EngineError(reason): &EngineError) {
+    tracing::error!("the engine failed: {}", reason.escape_debug());
 }

@@ -21,6 +21,9 @@ use crate::state::{Server, Status};
 use crate::worker::InferenceWorker;
 use crate::{listen, routes};
 
+/// Time for a trainer that runs to be ended.
+const LOADING_END: Duration = Duration::from_secs(2);
+
 /// Settings of a server.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -45,6 +48,7 @@ pub struct Web {
     queue: Arc<Queue>,
     listening: task::JoinHandle<()>,
     inference: JoinHandle<anyhow::Result<()>>,
+    status: watch::Receiver<Status>,
     ended: Option<oneshot::Receiver<()>>,
     runtime: Runtime,
 }
@@ -81,7 +85,7 @@ impl Web {
             queue: Arc::clone(&queue),
             bodies: BodyBudget::new(limits.all_body_bytes.max(limits.body_bytes)),
             metrics: Arc::clone(&metrics),
-            status: status_seen,
+            status: status_seen.clone(),
         });
         let (closing, closing_seen) = watch::channel(false);
         let router = routes::router(&server);
@@ -95,7 +99,16 @@ impl Web {
             work(worker)
         });
         let inference = inference.context("starting the inference thread")?;
-        Ok(Self { address, closing, queue, listening, inference, ended: Some(ended), runtime })
+        Ok(Self {
+            address,
+            closing,
+            queue,
+            listening,
+            inference,
+            status: status_seen,
+            ended: Some(ended),
+            runtime,
+        })
     }
 
     /// The listening address.
@@ -103,27 +116,33 @@ impl Web {
         self.address
     }
 
-    pub(crate) fn signals(&self) -> anyhow::Result<Signals> {
-        let _within = self.runtime.enter();
-        Signals::listen()
-    }
-
-    pub(crate) fn wait(&mut self, signals: &mut Signals) -> anyhow::Result<()> {
+    /// Returns at a signal, or once the inference thread has ended.
+    pub(crate) fn wait(&mut self, signals: &mut Signals) {
         let ended = self.ended.take();
-        self.runtime.block_on(async {
-            tokio::select! {
-                signal = signals.next() => signal,
-                _ended = async { match ended { Some(ended) => drop(ended.await), None => std::future::pending().await } } => Ok(()),
+        signals.heard_before(async {
+            match ended {
+                Some(ended) => drop(ended.await),
+                None => std::future::pending().await,
             }
-        })
+        });
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the user asked twice not to wait for destructors")]
+    /// Also ends a model that is still loading, after [`LOADING_END`].
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "neither waits for destructors: a second signal, and a load"
+    )]
     pub(crate) fn end_at_next_signal(&self, mut signals: Signals) {
-        self.runtime.spawn(async move {
-            if signals.next().await.is_ok() {
-                std::process::exit(130);
-            }
+        let is_loading = matches!(*self.status.borrow(), Status::Loading(_));
+        thread::spawn(move || {
+            let loaded = async move {
+                if is_loading {
+                    tokio::time::sleep(LOADING_END).await;
+                } else {
+                    std::future::pending::<()>().await;
+                }
+            };
+            std::process::exit(if signals.heard_before(loaded) { 130 } else { 0 });
         });
     }
 

@@ -189,9 +189,12 @@ fn vulkan<W: Work>(_: &Setup, _: W) -> anyhow::Result<W::Output> {
 
 #[cfg(any(not(feature = "cuda"), not(feature = "vulkan")))]
 fn missing(feature: &str) -> BadInput {
+    let own = std::env::current_exe().ok();
+    let is_server = own.is_some_and(|program| program.file_stem().is_some_and(|name| name == "serve"));
+    let package = if is_server { "serve" } else { "train" };
     BadInput(format!(
         "--device {feature}: this program was built without the feature `{feature}`; build it with \
-         `cargo build -p train --release --features {feature}`"
+         `cargo build -p {package} --release --features {feature}`"
     ))
 }
 

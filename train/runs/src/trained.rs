@@ -53,12 +53,13 @@ impl Trained {
         let saved = checkpoint.path.join(CONFIG).to_string_lossy().into_owned();
         let learned = Config::load(&saved, &[])?;
         let mut config = match name {
-            Some(name) if from.is_some() => Config::load(name, set)?,
-            _ => Config::load(&saved, set)?,
+            Some(name) if from.is_some() => Config::load_for_inference(name, set)?,
+            // A run found by name uses its saved configuration.
+            _ => Config::load_for_inference(&saved, set)?,
         };
 
-        if config.train.lora.is_none() {
-            // The adapters are the checkpoint's, with the weights' form beside which they learned.
+        if config.train.lora.is_none() && learned.train.lora.is_some() {
+            // The adapters are the checkpoint's, with the form of weights beside which they learned.
             config.memory.base = learned.memory.base;
             config.train.lora.clone_from(&learned.train.lora);
             config.train.lora_base.clone_from(&learned.train.lora_base);
@@ -102,7 +103,8 @@ impl Trained {
 
     /// Loads the weights to `device`, apart from any adapters.
     pub fn separate<B: Backend>(&self, device: &B::Device) -> anyhow::Result<Gpt<B>> {
-        let gpt = weights::load(&self.checkpoint.path, &self.config, Factors::Wide, device)?;
+        let factors = Factors::Rounded(self.config.memory.base);
+        let gpt = weights::load(&self.checkpoint.path, &self.config, factors, device)?;
         match &self.adapters {
             // A run's own adapters belong to the weights of given ones.
             Some(adapters) => Ok(adapters.load(gpt.merged().with_adapters(adapters.lora(), 0)?)?),
@@ -110,8 +112,18 @@ impl Trained {
         }
     }
 
-    /// Loads weights with matrices in the compute type.
+    /// Loads weights with matrices in the compute type, or packed as `memory.base` with given adapters beside them. A
+    /// run's own adapters are merged, since each use of packed weights decodes them.
     pub fn for_inference<B: Backend>(&self, device: &B::Device) -> anyhow::Result<Gpt<B>> {
+        let Config { model, memory, train, .. } = &self.config;
+        if memory.base.is_packed(model.compute) && train.lora.is_none() {
+            let factors = Factors::Frozen(memory.base);
+            let gpt = weights::load(&self.checkpoint.path, &self.config, factors, device)?;
+            return match &self.adapters {
+                Some(adapters) => Ok(adapters.load(gpt.with_adapters(adapters.lora(), 0)?)?),
+                None => Ok(gpt),
+            };
+        }
         Ok(self.weights(device)?.narrowed())
     }
 }

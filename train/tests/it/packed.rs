@@ -90,6 +90,25 @@ fn packed_bytes_cross_the_link_twice_a_step_and_never_back() {
 }
 
 #[test]
+fn weights_that_only_answer_are_packed_without_adapters() {
+    let tiny = based();
+    let form = ["--set", "memory.base=int8"];
+    let export = ["export", "--from", "base", "--out", "rounded", "--device", "cpu"];
+    assert_success(&tiny.train(&[&export[..], &form].concat()));
+    assert_success(&tiny.train(&["import", "--from", "rounded", "--out", "back", "--config", "tiny.json"]));
+    assert_eq!(tiny.answer("back", &[]), tiny.answer("base", &form));
+
+    let loss = |from: &str, more: &[&str]| {
+        let eval = ["eval", "--from", from, "--device", "cpu", "--json"];
+        let output = tiny.train(&[&eval[..], more].concat());
+        assert_success(&output);
+        json(&output)["loss"].clone()
+    };
+    assert_eq!(loss("back", &[]), loss("base", &form));
+    assert_ne!(loss("base", &[]), loss("base", &form), "eight bits round");
+}
+
+#[test]
 fn a_packed_base_without_adapters_is_refused() {
     let tiny = based();
     let output = tiny.attempt_to_tune("whole", &[NF4]);

@@ -29,7 +29,7 @@ pub enum Need {
     Mounts,
     /// The right to a network namespace, and `ip`.
     Namespace,
-    /// Python's `openai`, and a browser with its driver.
+    /// `openai` for Python and Node, and a browser with its driver.
     Clients,
     /// nginx.
     Nginx,

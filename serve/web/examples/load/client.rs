@@ -7,6 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
+use super::Args;
+
 /// Longer than any request takes.
 pub(crate) const TIMEOUT: Duration = Duration::from_mins(3);
 
@@ -56,6 +58,11 @@ pub(crate) fn metric(server: SocketAddr, begins: impl Fn(&str) -> bool) -> anyho
     let lines = page.lines().filter(|line| begins(line));
     let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
     Ok(values.fold(0.0, |sum, value| sum + value))
+}
+
+/// In MiB; empty without a process to ask for.
+pub(crate) fn resident(args: &Args) -> anyhow::Result<String> {
+    args.process.map_or(Ok(String::new()), |process| Ok(format!("{:.1}", memory(process)?[0])))
 }
 
 /// In MiB.

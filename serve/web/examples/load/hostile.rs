@@ -10,16 +10,18 @@ use anyhow::bail;
 use serde_json::json;
 
 use super::Args;
-use super::client::{begin, connect, get, post};
+use super::client::{begin, connect, get, post, resident};
 use super::figures::Csv;
 
 const JSON: &str = "Host: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n";
 
 pub(crate) fn attempt(args: &Args) -> anyhow::Result<()> {
-    let mut table =
-        Table { args, csv: Csv::new(args, "hostile.csv", "tried,answered,seconds,health_after_s")? };
-    println!("| tried | answered | all over after | /health 200 after |");
-    println!("|---|---|---|---|");
+    let mut table = Table {
+        args,
+        csv: Csv::new(args, "hostile.csv", "tried,answered,seconds,health_after_s,resident_mib")?,
+    };
+    println!("| tried | answered | all over after | /health 200 after | resident after |");
+    println!("|---|---|---|---|---|");
 
     let request = |head: String| vec![head.into_bytes()];
     let completions = |body: Vec<u8>| vec![post("/v1/completions", &body)];
@@ -119,8 +121,9 @@ impl Table<'_> {
         });
         let answers = counted.collect::<Vec<_>>().join(", ");
         let after = healthy_after(self.args)?.as_secs_f64();
-        println!("| {tried} | {answers} | {seconds:.1} s | {after:.1} s |");
-        self.csv.row(&format!("\"{tried}\",\"{answers}\",{seconds:.3},{after:.3}"))
+        let resident = resident(self.args)?;
+        println!("| {tried} | {answers} | {seconds:.1} s | {after:.1} s | {resident} MiB |");
+        self.csv.row(&format!("\"{tried}\",\"{answers}\",{seconds:.3},{after:.3},{resident}"))
     }
 }
 

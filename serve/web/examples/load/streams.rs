@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 
 use super::Args;
-use super::client::{begin, get, post};
+use super::client::{begin, get, post, resident};
 use super::figures::{Csv, median_and_max};
 
 struct Timed {
@@ -20,9 +20,9 @@ struct Timed {
 
 pub(crate) fn measure(args: &Args) -> anyhow::Result<()> {
     println!(
-        "| streams | tokens/s, of one stream | first token, median | slowest | of one stream | /health, median | slowest |"
+        "| streams | tokens/s, of one stream | first token, median | slowest | of one stream | /health, median | slowest | resident after |"
     );
-    println!("|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|");
     let mut answers_csv = Csv::new(args, "streams.csv", "streams,stream,first_ms,all_ms,tokens")?;
     let mut health_csv = Csv::new(args, "health.csv", "streams,ms")?;
     let mut alone = None;
@@ -44,9 +44,10 @@ pub(crate) fn measure(args: &Args) -> anyhow::Result<()> {
         let [health_median, health_most] = median_and_max(std::mem::take(&mut health));
         println!(
             "| {streams} | {speed:.0}, {:.2} | {median:.0} ms | {most:.0} ms | {:.2} | {health_median:.1} ms | \
-             {health_most:.1} ms |",
+             {health_most:.1} ms | {} MiB |",
             speed / speed_alone,
             median / median_alone,
+            resident(args)?,
         );
     }
     Ok(())

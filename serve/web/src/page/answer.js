@@ -40,7 +40,7 @@ async function begin(one, signal) {
   let left = Math.max(Math.ceil((said.length - MESSAGES) / 2), 0);
   for (let first = true; ; first = false) {
     const body = request(one, said.slice(2 * left));
-    const response = await post("/v1/chat/completions", body, signal);
+    const response = await post("v1/chat/completions", body, signal);
     if (response.ok) return { response, left: left ? `the oldest ${left === 1 ? "question" : `${left} questions`} left out` : null };
     const { code, message } = await refusal(response);
     if (code !== "context_length_exceeded" || left + 1 >= questions) throw new Error(message);
@@ -52,14 +52,14 @@ async function begin(one, signal) {
 async function beginText(one, signal) {
   const text = saidIn(one).map(({ content }) => content).join("");
   const body = request(one, text);
-  let response = await post("/v1/completions", body, signal);
+  let response = await post("v1/completions", body, signal);
   if (response.ok) return { response, left: null };
   const { code, message } = await refusal(response);
   if (code !== "context_length_exceeded" || !model || roomFor(body) < 1) throw new Error(message);
-  const counted = await post("/tokenize", { content: text }, signal);
+  const counted = await post("tokenize", { content: text }, signal);
   if (!counted.ok) throw new Error(message);
   const { tokens } = await counted.json();
-  response = await post("/v1/completions", request(one, tokens.slice(-roomFor(body))), signal);
+  response = await post("v1/completions", request(one, tokens.slice(-roomFor(body))), signal);
   if (response.ok) return { response, left: "the beginning left out" };
   throw new Error((await refusal(response)).message);
 }
@@ -68,7 +68,7 @@ function roomFor({ max_tokens }) { return model.max_model_len + 1 - max_tokens; 
 /** Guesses by the length of the text how many exchanges to leave out: too few at first, as a template adds to it. */
 async function guessed(said, left, room, signal) {
   const texts = said.map(({ content }) => content).slice(2 * left);
-  const response = await post("/tokenize", { content: texts.join("") }, signal);
+  const response = await post("tokenize", { content: texts.join("") }, signal);
   const tokens = response.ok ? (await response.json()).count : 0;
   let letters = texts.join("").length;
   const most = letters * room / Math.max(tokens, 1) - settings.system.length;

@@ -21,7 +21,7 @@ function plain(error) {
 
 /** Numbers of `/metrics` by name; those with labels are left out. */
 async function metrics() {
-  const response = await fetch("/metrics");
+  const response = await fetch("metrics");
   const lines = response.ok ? (await response.text()).matchAll(/^spillway_(\w+) (\S+)$/gm) : [];
   return new Map([...lines].map(([, name, value]) => [name, Number(value)]));
 }
@@ -54,7 +54,7 @@ async function watch() {
   clearTimeout(watching);
   let trouble = null;
   try {
-    const response = await fetch("/health");
+    const response = await fetch("health");
     if (!response.ok) {
       const { status, detail } = await response.json();
       trouble = status === "loading" ? `The model is not ready yet: ${detail}.` : "The server is shutting down.";
@@ -65,7 +65,7 @@ async function watch() {
       const count = numbers.get("request_seconds_count") ?? 0;
       if (count < answered) model = null;
       answered = count;
-      const listed = model ? null : await fetch("/v1/models");
+      const listed = model ? null : await fetch("v1/models");
       if (listed?.ok) {
         model = (await listed.json()).data[0];
         show();

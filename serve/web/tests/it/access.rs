@@ -138,6 +138,8 @@ fn other_origins_are_allowed_only_by_name() {
     let allowed = ask(&open, "OPTIONS", "/v1/completions", &more).head;
     assert!(allowed.contains("access-control-allow-headers: authorization,x-stainless-lang"), "{allowed}");
     assert!(allowed.contains("access-control-max-age: 600"), "{allowed}");
+    let answered = ask(&open, "GET", "/health", &format!("Origin: {origin}\r\n")).head;
+    assert!(answered.contains("access-control-expose-headers: retry-after"), "{answered}");
     let other = preflight.replace("pages", "evil");
     assert!(!ask(&open, "OPTIONS", "/v1/completions", &other).head.contains("access-control-allow-origin"));
     assert_eq!(ask(&open, "GET", "/v1/models", &format!("Origin: {origin}\r\n")).status, 401);

@@ -170,10 +170,12 @@ fn a_panic_while_decoding_a_token_is_a_500() {
 }
 
 #[test]
-fn an_engine_error_is_reported_and_the_next_request_is_served() {
+fn an_engine_error_reaches_no_client_and_the_next_request_is_served() {
     let (server, steps) = stepped(2, Limits::default());
     let refused = server.post("/v1/completions", "{\"prompt\": \"refuse\"}");
-    assert_eq!((refused.status, refused.error("message").as_str()), (500, "no room on the device"));
+    let failed =
+        "the model failed while it was answering; the server keeps running, and its log has the reason";
+    assert_eq!((refused.status, refused.error("message").as_str()), (500, failed));
     let _other = begin(&server, "other", 99, true);
     steps.one();
     let mut breaks = begin(&server, "break", 9, false);
@@ -181,7 +183,7 @@ fn an_engine_error_is_reported_and_the_next_request_is_served() {
     while steps.one() != ["other", "break"] {}
     assert_eq!(steps.one(), ["other", "break"], "once more, without caches");
     let broken = Answer::read(&mut breaks);
-    assert_eq!((broken.status, broken.error("message").as_str()), (500, "the device is gone"));
+    assert_eq!((broken.status, broken.error("message").as_str()), (500, failed));
     let next = begin(&server, "next", 1, false);
     while steps.one() != ["other", "next"] {}
     assert_eq!(text_of(next), "x");
@@ -199,7 +201,7 @@ fn a_failed_step_ends_the_newest_answer_only() {
     assert_eq!(steps.one(), ["large", "second"]);
     let events = Answer::read(&mut second).events();
     let last = events.last().unwrap();
-    assert!(last.contains("\"error\"") && last.contains("no room on the device"), "{last}");
+    assert!(last.contains("\"error\"") && !last.contains("no room on the device"), "{last}");
     assert_eq!(steps.one(), ["large"]);
     drop(steps);
     let text = text_of(first);

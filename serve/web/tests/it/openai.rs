@@ -1,4 +1,4 @@
-//! The `openai` Python package against this server.
+//! The `openai` packages for Python and JavaScript against this server.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -59,4 +59,29 @@ fn the_openai_python_package_works() {
     let (said, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}\n{wrong}");
     assert_eq!(said.lines().count(), if cfg!(feature = "structured") { 11 } else { 9 }, "{said}");
+}
+
+#[test]
+fn the_openai_javascript_package_works() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
+    if !is_client_installed("Node with the package `openai`", folder.join("node_modules/openai").exists()) {
+        return;
+    }
+    let locked = Settings {
+        key: Some(ApiKey::new("0123456789abcdef0123456789abcdef").unwrap()),
+        ..settings(Limits::default())
+    };
+    let servers = [
+        TestServer::echo(Echo::default()),
+        TestServer::start(locked, |worker| Echo::default().answer(worker)),
+        TestServer::echo(Echo { fail_every: Some(1), ..Echo::default() }),
+    ];
+
+    let mut client = Command::new("node");
+    client.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/openai_client.mjs")).arg(folder);
+    client.args(servers.each_ref().map(|server| format!("http://{}", server.address)));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let output = client.env_clear().env("PATH", path).output().unwrap();
+    let (said, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("done"), "{said}\n{wrong}");
 }

@@ -81,6 +81,37 @@ fn a_second_signal_ends_the_program_while_an_answer_runs() {
     assert_eq!(child.wait().unwrap().code(), Some(130), "it did not wait for the answer");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_signal_while_the_model_loads_ends_the_program_and_a_second_one_at_once() {
+    const LOADS: &str = "SPILLWAY_TEST_LOADS";
+    if std::env::var_os(LOADS).is_some() {
+        // The program under test: this one, in a process of its own.
+        let settings = super::client::settings(web::Limits::default());
+        return web::run(settings, |_worker| {
+            loop {
+                std::thread::park();
+            }
+        })
+        .unwrap();
+    }
+    for (signals, code) in [(1, 0), (2, 130)] {
+        let mut loading = Command::new(std::env::current_exe().unwrap());
+        let name = "program::a_signal_while_the_model_loads_ends_the_program_and_a_second_one_at_once";
+        loading.args(["--exact", name, "--nocapture"]).env(LOADS, "1").stdin(Stdio::null());
+        let mut child = loading.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(said.any(|line| line.unwrap().contains("http://")), "it listens");
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert!(said.any(|line| line.unwrap().starts_with("ending;")), "the first signal is heard");
+        if signals == 2 {
+            kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(code), "after {signals}");
+    }
+}
+
 #[test]
 fn a_server_on_all_addresses_prints_one_that_answers() {
     let folder = tempfile::tempdir().unwrap();
@@ -112,6 +143,36 @@ fn a_key_comes_from_a_file_and_a_bad_one_is_refused_without_being_shown() {
         assert!(!said.contains("hunter2") && !said.contains("0123456789"), "{said}");
         assert_eq!(said.contains("at least 16 characters"), !starts, "{said}");
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_key_that_others_may_read_is_warned_of() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("key");
+    std::fs::write(&file, "0123456789abcdef").unwrap();
+    for (mode, warned) in [(0o644, true), (0o600, false)] {
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        let mut child = program(&["--api-key-file", file.to_str().unwrap()]).spawn().unwrap();
+        address(&mut child);
+        child.kill().unwrap();
+        let said = child.wait_with_output().unwrap().stderr;
+        assert_eq!(String::from_utf8_lossy(&said).contains("chmod 600"), warned, "{mode:o}");
+    }
+}
+
+#[test]
+fn an_empty_variable_is_no_key() {
+    let mut child = program(&[]).env("SPILLWAY_API_KEY", "").spawn().unwrap();
+    let address = address(&mut child);
+    assert_eq!(ask(&address, "/v1/models"), 200);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut open = program(&["--host", "0.0.0.0"]);
+    let output = open.env("SPILLWAY_API_KEY", "").output().unwrap();
+    assert!(!output.status.success(), "an empty variable opens no server to the network");
 }
 
 #[test]

@@ -13,6 +13,8 @@ use tempfile::TempDir;
 use web::{Echo, Limits, Settings};
 
 use super::client::{Answer, TIMEOUT, TestServer, post_request, settings};
+use super::page::{answers, ask, browser};
+use super::webdriver::Screen;
 
 const NAME: &str = "spillway.example";
 
@@ -156,6 +158,23 @@ mod gate {
         let hasty = nginx(&program, &server, |block| block.replace("proxy_read_timeout 1h;", ""));
         let late = hasty.ask(&json!({ "prompt": "x".repeat(25), "max_tokens": 25 }));
         assert_eq!(late.status, 504, "without its line the block is as hasty as nginx: {}", late.text());
+    }
+
+    #[test]
+    #[ignore = "gate: starts nginx and Chromium"]
+    fn the_page_answers_below_a_path_of_a_proxy() {
+        let Some(program) = found(Need::Nginx, "nginx") else { return };
+        let Some(browser) = browser(Screen::Desktop) else { return };
+        let server = TestServer::echo(Echo::default());
+        let proxy = nginx(&program, &server, |block| {
+            let address = server.address.to_string();
+            block.replace("location / {", "location /model/ {").replace(&address, &format!("{address}/"))
+        });
+        browser.visit(&format!("http://127.0.0.1:{}/model/", proxy.port));
+        browser.until("document.querySelector('#model').textContent.startsWith('echo')");
+        ask(&browser, "a question");
+        assert_eq!(answers(&browser), ["a question"]);
+        browser.until("!document.querySelector('#banner').textContent");
     }
 }
 

@@ -12,8 +12,8 @@ use tokenizer::CHAT_SPECIALS;
 
 use super::error::Combination;
 use super::{
-    AlignKind, Config, CrossingKind, DataSource, MemorySection, OptimizerKind, PlacementKind, StateKind,
-    StreamKind, TokenizerKind, TrainSection,
+    AlignKind, Config, CrossingKind, DataSource, MemorySection, OptimizerKind, PlacementKind, Purpose,
+    StateKind, StreamKind, TokenizerKind, TrainSection,
 };
 
 /// The corpus is made in memory.
@@ -26,7 +26,7 @@ const MOST_TOKENS: u64 = 1 << 60;
 /// Limit on tokens per continuation.
 pub const MOST_NEW_TOKENS: u64 = 1_000_000;
 
-pub(super) fn combinations(config: &Config) -> Vec<Combination> {
+pub(super) fn combinations(config: &Config, purpose: Purpose) -> Vec<Combination> {
     let mut refusals = Refusals(Vec::new());
     refusals.counts(config);
     refusals.lengths(config);
@@ -39,7 +39,7 @@ pub(super) fn combinations(config: &Config) -> Vec<Combination> {
     refusals.conversations(config);
     refusals.memory(config);
     refusals.ranks(config);
-    refusals.lora(config);
+    refusals.lora(config, purpose);
     refusals.0
 }
 

@@ -71,31 +71,50 @@ pub struct Config {
     pub report: ReportSection,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Training,
+    Inference,
+}
+
 impl Config {
     /// Reads the file `name`, else the preset `name` (with or without `.json`), and applies `set`
     /// (`section.key=value`).
     pub fn load(name: &str, set: &[String]) -> Result<Self, ConfigError> {
+        Self::find(name, set, Purpose::Training)
+    }
+
+    /// As [`Config::load`], for weights that no longer learn: `memory.base` then packs them without adapters, too.
+    pub fn load_for_inference(name: &str, set: &[String]) -> Result<Self, ConfigError> {
+        Self::find(name, set, Purpose::Inference)
+    }
+
+    fn find(name: &str, set: &[String], purpose: Purpose) -> Result<Self, ConfigError> {
         let path = Path::new(name);
         if path.exists() && !path.is_dir() {
             let text = regular::read_text(path, MAX_BYTES)
                 .map_err(|unread| ConfigError::Unreadable { path: path.to_owned(), source: unread.into() })?;
-            return Self::from_text(&text, name, set);
+            return Self::read(&text, name, set, purpose);
         }
         let file = format!("{}.json", name.trim_end_matches(".json"));
         match presets().find(|(preset, _)| *preset == file) {
-            Some((_, text)) => Self::from_text(text, &format!("preset {file}"), set),
+            Some((_, text)) => Self::read(text, &format!("preset {file}"), set, purpose),
             None => Err(ConfigError::Unknown { name: name.to_owned() }),
         }
     }
 
     /// Reads `text`, called `origin` in errors.
     pub fn from_text(text: &str, origin: &str, set: &[String]) -> Result<Self, ConfigError> {
+        Self::read(text, origin, set, Purpose::Training)
+    }
+
+    fn read(text: &str, origin: &str, set: &[String], purpose: Purpose) -> Result<Self, ConfigError> {
         let mut tree = syntax::parse(text)
             .map_err(|source| ConfigError::Syntax { origin: origin.to_owned(), source })?;
         let mut problems = Problems::default();
         let overrides = Overrides::apply(set, &mut tree, &mut problems);
         let config = read::config(tree, &overrides, &mut problems);
-        problems.add_combinations(check::combinations(&config));
+        problems.add_combinations(check::combinations(&config, purpose));
         problems.none_or(origin).map(|()| config.with_length())
     }
 

@@ -28,17 +28,17 @@ const ESCAPE: &str = "\u{e00c}";
 const TAB: &str = "\u{e004}";
 const QUIET: &str = "!document.querySelector('.live') && document.querySelector('#stop').hidden";
 
-fn browser(screen: Screen) -> Option<Browser> {
+pub(crate) fn browser(screen: Screen) -> Option<Browser> {
     is_client_installed("Chromium with its driver", webdriver::is_installed()).then(|| Browser::open(screen))
 }
 
-fn ask(browser: &Browser, question: &str) {
+pub(crate) fn ask(browser: &Browser, question: &str) {
     browser.write("#question", question);
     browser.click("#send");
     browser.until(QUIET);
 }
 
-fn answers(browser: &Browser) -> Vec<String> {
+pub(crate) fn answers(browser: &Browser) -> Vec<String> {
     let texts = browser
         .run("return [...document.querySelectorAll('.turn.model .words')].map((one) => one.textContent)");
     texts.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()

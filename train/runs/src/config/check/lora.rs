@@ -3,16 +3,17 @@
 use models::BaseForm;
 
 use super::{Refusals, json};
-use crate::config::{Config, ExchangeKind, OptimizerKind, PlacementKind};
+use crate::config::{Config, ExchangeKind, OptimizerKind, PlacementKind, Purpose};
 
 impl Refusals {
-    pub(super) fn lora(&mut self, Config { model, train, memory, ranks, .. }: &Config) {
+    pub(super) fn lora(&mut self, config: &Config, purpose: Purpose) {
+        let Config { model, train, memory, ranks, .. } = config;
         let Some(lora) = &train.lora else {
             if train.lora_base.is_some() {
                 let text = "`train.lora_base` does nothing without `train.lora`; remove it";
                 self.add(&["train.lora_base", "train.lora"], text.to_owned());
             }
-            if memory.base != BaseForm::Computed {
+            if memory.base != BaseForm::Computed && purpose == Purpose::Training {
                 let text = format!(
                     "`memory.base` = {} is for frozen weights, and without `train.lora` all learn; set it to \"computed\"",
                     json(&memory.base)
