@@ -3,9 +3,6 @@
 //! A rank rounds its own sum once. The rank with a slice adds all ranks' sums in f32 and rounds the result once. Every
 //! rank gets the same bits; another number of ranks gets others (`bf16_is_off_by_two_roundings_at_most`).
 
-use half::bf16;
-use half::slice::HalfFloatSliceExt;
-
 use crate::bucket::{Bucket, to_owners};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -54,11 +51,11 @@ impl Bf16 {
 }
 
 /// This rank's slice of the sum.
-fn reduce(engine: &mut dyn Engine, own: &[bf16], slices: &Slices) -> Result<Vec<bf16>> {
+fn reduce(engine: &mut dyn Engine, own: &[u16], slices: &Slices) -> Result<Vec<u16>> {
     let (rank, world) = (engine.rank(), engine.world());
     let send: Vec<&[u8]> = (0..world).map(|peer| bytemuck::cast_slice(&own[slices.of(peer)])).collect();
     let len = slices.of(rank).len();
-    let mut rows = vec![bf16::ZERO; len * world];
+    let mut rows = vec![0; len * world];
     let mut rest = rows.as_mut_slice();
     let mut receive: Vec<&mut [u8]> = Vec::with_capacity(world);
     for _ in 0..world {
@@ -74,7 +71,7 @@ fn reduce(engine: &mut dyn Engine, own: &[bf16], slices: &Slices) -> Result<Vec<
         let width = CHUNK.min(len - begin);
         wide.resize(width * world, 0.0);
         for (wide, row) in wide.chunks_exact_mut(width).zip(rows.chunks_exact(len)) {
-            row[begin..][..width].convert_to_f32_slice(wide);
+            wide.iter_mut().zip(&row[begin..]).for_each(|(wide, narrow)| *wide = widen(*narrow));
         }
         let mut added = Vec::with_capacity(width);
         add_rows(&mut wide, width, &order, &mut added);
@@ -83,14 +80,47 @@ fn reduce(engine: &mut dyn Engine, own: &[bf16], slices: &Slices) -> Result<Vec<
     Ok(sum)
 }
 
-fn narrowed(numbers: &[f32]) -> Vec<bf16> {
-    let mut narrow = vec![bf16::ZERO; numbers.len()];
-    narrow.convert_from_f32_slice(numbers);
-    narrow
+fn narrowed(numbers: &[f32]) -> Vec<u16> {
+    numbers.iter().map(|number| narrow(*number)).collect()
 }
 
-fn widened(numbers: &[bf16]) -> Vec<f32> {
-    let mut wide = vec![0.0; numbers.len()];
-    numbers.convert_to_f32_slice(&mut wide);
-    wide
+fn widened(numbers: &[u16]) -> Vec<f32> {
+    numbers.iter().map(|number| widen(*number)).collect()
+}
+
+/// To the nearest, ties to even.
+fn narrow(number: f32) -> u16 {
+    let bits = number.to_bits();
+    let half = 0x7fff + (bits >> 16 & 1);
+    // A NaN of low bits alone would become infinite.
+    if number.is_nan() { (bits >> 16) as u16 | 0x40 } else { ((bits + half) >> 16) as u16 }
+}
+
+fn widen(number: u16) -> f32 {
+    f32::from_bits(u32::from(number) << 16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_rounded_to_the_nearest_of_its_neighbours_and_ties_to_even() {
+        let rounded = |number: f32| widen(narrow(number));
+        let step = 2_f32.powi(-7);
+        for (number, nearest) in [
+            (0.0, 0.0),
+            (-1.0, -1.0),
+            (1.0 + 0.49 * step, 1.0),
+            (1.0 + 0.5 * step, 1.0),
+            (1.0 + 1.5 * step, 1.0 + 2.0 * step),
+            (-1.0 - 0.51 * step, -1.0 - step),
+            (f32::MAX, f32::INFINITY),
+            (f32::NEG_INFINITY, f32::NEG_INFINITY),
+            (f32::from_bits(1), 0.0),
+        ] {
+            assert_eq!(rounded(number).to_bits(), nearest.to_bits(), "{number}");
+        }
+        assert!(rounded(f32::from_bits(0x7f80_0001)).is_nan() && rounded(-f32::NAN).is_nan());
+    }
 }

@@ -32,8 +32,10 @@ fn sharding_and_a_resume_change_no_bit_of_an_exchange_in_bf16_and_one_process_is
     }
 
     let tiny = Tiny::new();
-    let settings = [&SHARED[..], &[BF16]].concat();
-    let exact = bits(&tiny.run("exact", &SHARED));
+    // Host and device add the squares of a norm in different orders.
+    let shared = [&SHARED[..], &["train.grad_clip=null"]].concat();
+    let settings = [&shared[..], &[BF16]].concat();
+    let exact = bits(&tiny.run("exact", &shared));
     assert_eq!(bits(&tiny.run("alone", &settings)), exact);
     let narrow = tiny.run_on("2", "narrow", &settings);
     assert_ne!(narrow, exact, "nothing was rounded");

@@ -222,7 +222,7 @@ fn one_bit_is_refused_where_it_would_save_nothing() {
     "#);
     assert_snapshot!(refused(r#""ranks": {"exchange": "two_bits", "warmup": 3}"#), @"
     run.json has 2 problems:
-      `ranks.exchange`: unknown value `two_bits`, expected one of `exact`, `one_bit`, `rarely`
+      `ranks.exchange`: unknown value `two_bits`, expected one of `exact`, `bf16`, `one_bit`, `rarely`
       unknown key `ranks.warmup`; the nearest known key is `ranks.warm_up`
     ");
 
