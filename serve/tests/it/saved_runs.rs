@@ -125,10 +125,9 @@ impl Folder {
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("http://").unwrap_or_default().to_owned();
         let mut served = Served { child, address };
-        while !served.get("/health").is_some_and(|answer| answer.status == 200) {
-            if served.child.try_wait().unwrap().is_some() {
-                panic!("the server ended: {}", fs::read_to_string(self.join("log")).unwrap());
-            }
+        while served.get("/health").is_none_or(|answer| answer.status != 200) {
+            let log = || fs::read_to_string(self.join("log")).unwrap();
+            assert!(served.child.try_wait().unwrap().is_none(), "the server ended: {}", log());
             thread::sleep(Duration::from_millis(5));
         }
         served

@@ -97,15 +97,14 @@ impl Exact {
         own.complete()?;
         let Share { count, world, rank } = own.share();
         let len = own.len();
-        let lists = (0..world).map(|rank| blocks(range(count, world, rank)));
+        let lists: Vec<Vec<Block>> = (0..world).map(|rank| blocks(range(count, world, rank))).collect();
         let mut rows = own.rows();
         let reduced = if slices.has_two_levels() {
-            let within = self.within_hosts(lists.collect(), rank, slices);
+            let within = self.within_hosts(&lists, rank, slices);
             let of_host = self.joined(engine, &within, &rows)?;
             let across = self.across_hosts(count, rank, slices);
             self.summed(engine, &across, &of_host, slices.of(rank).len())?
         } else {
-            let lists: Vec<Vec<Block>> = lists.collect();
             let stage = Stage {
                 peers: (0..world).collect(),
                 own: rank,
@@ -120,13 +119,13 @@ impl Exact {
         Ok((reduced, whole))
     }
 
-    fn within_hosts(self, lists: Vec<Vec<Block>>, rank: usize, slices: &Slices) -> Stage {
+    fn within_hosts(self, lists: &[Vec<Block>], rank: usize, slices: &Slices) -> Stage {
         let peers = slices.on_host(rank);
         let longest = peers.iter().map(|peer| slices.part(*peer).len()).max().unwrap_or(0);
         Stage {
             own: rank - peers[0],
             parts: peers.iter().map(|peer| slices.part(*peer)).collect(),
-            levels: most_rows(&lists),
+            levels: most_rows(lists),
             lists: peers.iter().map(|peer| lists[*peer].clone()).collect(),
             rounds: longest.div_ceil(self.piece),
             peers,
@@ -277,7 +276,9 @@ fn gather_among<T: Pod>(
         }
     }
     let mut send: Vec<&[u8]> = vec![&[]; engine.world()];
-    others.into_iter().for_each(|peer| send[peer] = own);
+    for peer in others {
+        send[peer] = own;
+    }
     engine.all_to_all(&send, &mut receive)
 }
 

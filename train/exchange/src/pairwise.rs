@@ -176,7 +176,9 @@ impl<T: Number> Pairwise<T> {
         let Self { share, added, .. } = buffers[0];
         let row = |(at, (block, _)): (usize, &(Block, Vec<T>))| {
             let mut row = Vec::with_capacity(len);
-            buffers.iter().for_each(|buffer| row.extend_from_slice(&buffer.blocks[at].1));
+            for buffer in &buffers {
+                row.extend_from_slice(&buffer.blocks[at].1);
+            }
             (*block, row)
         };
         let blocks = buffers[0].blocks.iter().enumerate().map(row).collect();
