@@ -55,11 +55,11 @@ pub(super) fn gathered<B: AutodiffBackend<InnerBackend: Managed>>(
     if !owners.are_sharded() {
         return (gpt, Ok(()));
     }
-    let mut list = List { owners, host: host.as_deref(), path: Vec::new(), list: Vec::new() };
+    let mut list = List { owners, host: host.as_deref(), path: Vec::new(), found: Vec::new() };
     gpt.visit(&mut list);
     let mut on_demand = HashMap::new();
     let mut outcome = Ok(());
-    for round in rounds(list.list, SLICE * ranks.world()) {
+    for round in rounds(list.found, SLICE * ranks.world()) {
         let received = match received(&round, host.as_deref_mut(), &gpt, ranks) {
             Ok(received) => round.into_iter().zip(received),
             Err(error) => {
@@ -98,7 +98,9 @@ fn received<B: AutodiffBackend<InnerBackend: Managed>>(
     ranks: &mut Ranks,
 ) -> anyhow::Result<Vec<Vec<u8>>> {
     let mut owned = vec![0; ranks.world()];
-    round.iter().for_each(|weights| owned[weights.owner] += weights.bytes());
+    for weights in round {
+        owned[weights.owner] += weights.bytes();
+    }
     let mut next: Vec<usize> = (0..owned.len()).map(|rank| owned[..rank].iter().sum()).collect();
     let places = round.iter().map(|weights| {
         let begin = next[weights.owner];
@@ -134,7 +136,7 @@ struct List<'a> {
     owners: &'a Owners,
     host: Option<&'a HostPart>,
     path: Vec<String>,
-    list: Vec<Weights>,
+    found: Vec<Weights>,
 }
 
 impl<B: Backend> ModuleVisitor<B> for List<'_> {
@@ -153,7 +155,7 @@ impl<B: Backend> ModuleVisitor<B> for List<'_> {
         let form = host.map_or(Form::Device, |host| {
             Form::Host(host.settings.parameters.form(&name).code, param.val().dtype())
         });
-        self.list.push(Weights { id: param.id, owner: owned.rank, shape: owned.shape.clone(), form });
+        self.found.push(Weights { id: param.id, owner: owned.rank, shape: owned.shape.clone(), form });
     }
 }
 

@@ -53,6 +53,10 @@ impl Machine {
         self.other_ranks + 1
     }
 
+    pub(super) fn send_seconds(&self, bytes: u64) -> Option<f64> {
+        self.network_bytes_per_second.map(|speed| bytes as f64 / speed)
+    }
+
     /// Only the CPU does not.
     pub(crate) fn fuses(&self) -> bool {
         !self.shares_host

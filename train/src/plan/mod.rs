@@ -29,7 +29,7 @@ pub(crate) use machine::{Machine, Measurement};
 pub(crate) use measured::Measured;
 pub(crate) use states_on_disk::StatesOnDisk;
 
-use demand::{Demand, state_bytes};
+use demand::{Demand, Exchanged, state_bytes};
 use learned::Learned;
 use models::Footprint;
 use replay::Replayed;
@@ -278,14 +278,13 @@ impl Plan {
             each.fold(0_u64, |sum, (part, bytes)| sum.saturating_add(bytes.saturating_mul(times(part))))
         };
         let [streamed_in, streamed_out] = demand.streamed(&spilled);
-        let exchanged = demand.exchanged;
+        let Exchanged { sent, link_in, link_out, residuals } = demand.exchanged;
 
         let [leaves, returns] = [moved(&|part| part.leaves), moved(&|part| part.returns)];
-        let bytes_in = returns.saturating_add(streamed_in).saturating_add(exchanged.link_in);
+        let bytes_in = returns.saturating_add(streamed_in).saturating_add(link_in);
         let WeightReads { read, kept, pinned, copies } =
             WeightReads::new(config, machine, &demand, streamed_in, &spilled);
-        let bytes_out = leaves.saturating_add(streamed_out).saturating_add(read);
-        let bytes_out = bytes_out.saturating_add(exchanged.link_out);
+        let bytes_out = leaves.saturating_add(streamed_out).saturating_add(read).saturating_add(link_out);
 
         let all_on_host = demand.placement.host_bytes(config, ranks).saturating_add(kept);
         let (working_set, checkpoints) = (demand.working_set(), checkpoints::most(config));
@@ -318,7 +317,7 @@ impl Plan {
         let on_host = (spills - sinks).saturating_add(optimizer_host_bytes);
         let host_least = host_least(config, machine, &demand, on_host);
         let host_tier_bytes = host_least.saturating_add(if sinks > 0 { 0 } else { copies });
-        let host_bytes = host_tier_bytes + exchanged.residuals + if machine.shares_host { stays } else { 0 };
+        let host_bytes = host_tier_bytes + residuals + if machine.shares_host { stays } else { 0 };
 
         let checkpoint_bytes = checkpoint_bytes(config, footprint, &demand);
 
@@ -343,9 +342,9 @@ impl Plan {
             largest_operation: demand.largest_operation(budget),
             bytes_in_per_step: bytes_in,
             bytes_out_per_step: bytes_out,
-            bytes_sent_per_step: exchanged.sent,
-            send_seconds: machine.network_bytes_per_second.map(|speed| exchanged.sent as f64 / speed),
-            residual_bytes: exchanged.residuals,
+            bytes_sent_per_step: sent,
+            send_seconds: machine.send_seconds(sent),
+            residual_bytes: residuals,
             ranks: config.ranks.clone(),
             compute_seconds,
             slowdown_hidden: hidden.map(|share| share.max(1.0)),

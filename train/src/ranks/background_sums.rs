@@ -71,7 +71,9 @@ impl Ranks {
                     }
                 };
                 // A receiver that is gone has failed.
-                sums.into_iter().for_each(|sum| _ = done.send(sum));
+                for sum in sums {
+                    _ = done.send(sum);
+                }
             }
             Returned { engine, outcome }
         };

@@ -354,10 +354,9 @@ fn ranks_evaluate_together_to_the_bits_of_one() {
     // Three batches for two ranks and for four; some targets do not count.
     let settings = [&SHARED[..], &["train.steps=3", "eval.every=1", "eval.sequences=3"]].concat();
     tiny.run("one", &settings);
+    let keys = ["step", "loss", "bits_per_byte", "sequences"];
+    let numbers = |record: &Value| keys.map(|key| record[key].to_string()).join(" ");
     let evaluations = |run: &str| tiny.records(run, "eval").iter().map(numbers).collect::<Vec<_>>();
-    fn numbers(record: &Value) -> String {
-        ["step", "loss", "bits_per_byte", "sequences"].map(|key| record[key].to_string()).join(" ")
-    }
     let one = evaluations("one");
     assert_eq!(one.len(), 3, "{one:?}");
     for ranks in ["2", "4"] {

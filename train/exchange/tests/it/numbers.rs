@@ -128,7 +128,9 @@ proptest! {
                     sums.extend(single.collect::<Result<Vec<_>, _>>().expect("summed"));
                 }
                 let committed = engine.commit(true).expect("all live");
-                buffers.iter_mut().for_each(|buffer| buffer.settle(committed));
+                for buffer in &mut buffers {
+                    buffer.settle(committed);
+                }
             }
             (sums.iter().map(|sum| bits(sum)).collect::<Vec<_>>(), buffers.iter().map(OneBit::residuals).collect::<Vec<_>>())
         });
