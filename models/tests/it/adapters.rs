@@ -12,6 +12,7 @@ use models::{
     Projection, Request, Sampling, generate, recompute,
 };
 
+use crate::alone::is_alone;
 use crate::fixtures::{Cpu, Tape, batch, distance, model, named_values, numbers, shrunk, unusual};
 
 const KERNELS: Lean = Lean(Chunks::of(4, 5));
@@ -63,6 +64,9 @@ fn trained(config: &GptConfig) -> Gpt<Tape> {
 
 #[test]
 fn fresh_adapters_leave_the_loss_of_the_base() {
+    if !is_alone() {
+        return;
+    }
     for config in [shrunk("gpt2"), shrunk("llama-3-8b"), unusual()] {
         let (base, _) = whole(&model(&config), &PassOptions::default());
         let adapted = adapted(&config, &lora());
@@ -73,6 +77,9 @@ fn fresh_adapters_leave_the_loss_of_the_base() {
 
 #[test]
 fn only_adapters_have_gradients_with_and_without_recomputation() {
+    if !is_alone() {
+        return;
+    }
     for config in [shrunk("gpt2"), shrunk("llama-3-8b"), unusual()] {
         let model = trained(&config);
         let (loss, kept) = whole(&model, &PassOptions::default());
@@ -93,6 +100,9 @@ fn only_adapters_have_gradients_with_and_without_recomputation() {
 
 #[test]
 fn a_narrow_frozen_base_has_the_bits_of_casts_at_each_use() {
+    if !is_alone() {
+        return;
+    }
     for preset in ["gpt2", "llama-3-8b"] {
         let config = GptConfig { compute: Compute::Bf16, ..shrunk(preset) };
         let wide = trained(&config);
@@ -108,6 +118,9 @@ fn a_narrow_frozen_base_has_the_bits_of_casts_at_each_use() {
 
 #[test]
 fn merged_adapters_give_the_logits_and_the_text_of_unmerged_ones() {
+    if !is_alone() {
+        return;
+    }
     for preset in ["gpt2", "llama-3-8b"] {
         let adapted = trained(&shrunk(preset)).valid();
         let base = model(&shrunk(preset)).valid();
@@ -133,6 +146,9 @@ fn merged_adapters_give_the_logits_and_the_text_of_unmerged_ones() {
 
 #[test]
 fn a_merged_model_learns_as_a_whole_again() {
+    if !is_alone() {
+        return;
+    }
     let merged = trained(&shrunk("llama-3-8b")).merged();
     let (_, gradients) = whole(&merged, &PassOptions::default());
     assert_eq!(gradients.len(), merged.config().parameters().len());
@@ -174,6 +190,9 @@ fn a_down_matrix_is_uniform_within_one_over_the_root_of_its_inputs() {
 
 #[test]
 fn dropout_of_adapters_is_recomputed_to_the_same_bits_and_off_without_a_key() {
+    if !is_alone() {
+        return;
+    }
     let config = shrunk("llama-3-8b");
     let key = |step| PassOptions {
         dropout: Some(DropoutKey { seed: 1, step, micro_batch: 0 }),
@@ -200,6 +219,9 @@ fn dropout_of_adapters_is_recomputed_to_the_same_bits_and_off_without_a_key() {
 
 #[test]
 fn saved_adapters_come_back_and_the_base_is_not_in_their_file() {
+    if !is_alone() {
+        return;
+    }
     let (config, folder) = (shrunk("llama-3-8b"), tempfile::tempdir().expect("a folder"));
     let path = folder.path().join("adapters");
     let trained = trained(&config);
@@ -222,6 +244,9 @@ fn saved_adapters_come_back_and_the_base_is_not_in_their_file() {
 
 #[test]
 fn peft_finds_its_own_names_and_shapes() {
+    if !is_alone() {
+        return;
+    }
     let (config, folder) = (shrunk("llama-3-8b"), tempfile::tempdir().expect("a folder"));
     let out = folder.path().join("peft");
     let trained = trained(&config);
@@ -263,6 +288,9 @@ fn peft_is_refused_where_query_key_and_value_share_a_tensor() {
 
 #[test]
 fn adapters_that_cannot_be_are_refused() {
+    if !is_alone() {
+        return;
+    }
     let config = shrunk("gpt2");
     let refused = |lora: LoraConfig| lora.check(&config).expect_err("impossible");
     assert_eq!(refused(LoraConfig { rank: 0, ..lora() }), LoraError::Rank { rank: 0, width: 32 });

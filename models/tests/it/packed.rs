@@ -6,6 +6,7 @@ use burn::tensor::DType;
 use models::weights::{self, Factors, Layout, Stored};
 use models::{BaseForm, Chunks, Compute, Gpt, GptConfig, Lean, LoraConfig, PassOptions, Plain, recompute};
 
+use crate::alone::is_alone;
 use crate::fixtures::{Cpu, DEVICE, Tape, batch, model, named_values, numbers, shrunk, tokens, unusual};
 
 const KERNELS: Lean = Lean(Chunks::of(4, 5));
@@ -43,6 +44,9 @@ fn learned(model: &Gpt<Tape>, gradients: &GradientsParams) -> Gradients {
 
 #[test]
 fn a_packed_base_has_the_bits_of_its_decoded_weights() {
+    if !is_alone() {
+        return;
+    }
     let narrow = GptConfig { compute: Compute::Bf16, ..shrunk("llama-3-8b") };
     for config in [shrunk("gpt2"), unusual(), narrow] {
         for base in FORMS {
@@ -64,6 +68,9 @@ fn a_packed_base_has_the_bits_of_its_decoded_weights() {
 
 #[test]
 fn weights_that_are_frozen_as_they_are_read_equal_those_frozen_later() {
+    if !is_alone() {
+        return;
+    }
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("weights");
     let wide = shrunk("gpt2");

@@ -11,6 +11,7 @@ use models::weights::{self, Stored};
 use models::{Batch, Gpt, Kernels, Lean, PassOptions, Plain, Request, Sampling, generate, recompute};
 use safetensors::SafeTensors;
 
+use crate::alone::is_alone;
 use crate::fixtures::{Cpu, DEVICE, Tape, distance, numbers};
 
 struct Golden {
@@ -124,6 +125,9 @@ fn check_kernels<K: Kernels<Tape>>(golden: &Golden, kernels: &K) {
 
 #[test]
 fn loss_and_every_gradient_match_pytorch() {
+    if !is_alone() {
+        return;
+    }
     for golden in MODELS.map(Golden::open) {
         check_kernels(&golden, &Plain::default());
         check_kernels(&golden, &Lean(models::Chunks::of(5, 7)));
@@ -155,6 +159,9 @@ impl burn::module::ModuleVisitor<Tape> for Select {
 
 #[test]
 fn ten_adamw_steps_match_pytorch() {
+    if !is_alone() {
+        return;
+    }
     for golden in MODELS.map(Golden::open) {
         let mut model = golden.model();
         let adamw = AdamWConfig::new().with_beta_1(0.9).with_beta_2(0.95).with_epsilon(1e-8);

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::alone::is_alone;
 use crate::families::{published, uniform};
 use crate::fixtures::{Cpu, DEVICE, Tape, named_values, numbers};
 
@@ -79,6 +80,9 @@ fn text(step: usize, vocabulary: f64) -> Batch<Cpu> {
 
 #[test]
 fn adapters_of_peft_learn_with_its_losses() {
+    if !is_alone() {
+        return;
+    }
     for name in ["llama", "rslora", "gpt2", "pythia"] {
         let golden = Golden::read(name);
         let mut model = golden.adapted();

@@ -28,6 +28,9 @@ fn check(config: &GptConfig, every: usize, options: PassOptions) {
 
 #[test]
 fn recomputed_gradients_equal_those_of_the_whole_tape() {
+    if !is_alone() {
+        return;
+    }
     for every in [1, 2, 3, 9] {
         check(&shrunk("gpt2"), every, PassOptions::default());
         check(&unusual(), every, PassOptions::default());
@@ -38,6 +41,9 @@ fn recomputed_gradients_equal_those_of_the_whole_tape() {
 
 #[test]
 fn inputs_kept_in_eight_bits_change_no_loss_and_gradients_a_little() {
+    if !is_alone() {
+        return;
+    }
     for config in [shrunk("gpt2"), GptConfig { compute: Compute::Bf16, ..shrunk("llama-3-8b") }] {
         let model = model(&config);
         let [exact, in_tiles] = [false, true].map(|inputs_in_tiles| {
@@ -56,6 +62,9 @@ fn inputs_kept_in_eight_bits_change_no_loss_and_gradients_a_little() {
 
 #[test]
 fn recomputation_draws_the_same_dropout_bits() {
+    if !is_alone() {
+        return;
+    }
     let config = GptConfig { embd_pdrop: 0.2, resid_pdrop: 0.3, ..shrunk("gpt2") };
     let key = |step| PassOptions {
         dropout: Some(DropoutKey { seed: 1, step, micro_batch: 0 }),
@@ -95,6 +104,9 @@ fn each_parameter_is_handed_out_once_from_the_head_down() {
 
 #[test]
 fn batches_that_pass_segments_together_have_the_bits_they_have_alone() {
+    if !is_alone() {
+        return;
+    }
     for (preset, every) in [("gpt2", 1), ("llama-1.1b", 2)] {
         let config = GptConfig { resid_pdrop: 0.2, ..shrunk(preset) };
         let model = model(&config);
@@ -128,6 +140,9 @@ fn batches_that_pass_segments_together_have_the_bits_they_have_alone() {
 
 #[test]
 fn stepping_a_segment_early_changes_no_other_gradient() {
+    if !is_alone() {
+        return;
+    }
     use burn::optim::{AdamWConfig, Optimizer};
     let config = shrunk("llama-1.1b");
     let model = model(&config);

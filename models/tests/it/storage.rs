@@ -9,6 +9,7 @@ use models::Activation;
 use models::weights::{self, Fetch, Layout, Outgoing, Stored, TensorFile, WeightsError};
 use models::{Chunks, Gpt, GptConfig, Lean, presets};
 
+use crate::alone::is_alone;
 use crate::fixtures::{DEVICE, Tape, distance, model, named_values, numbers, shrunk, unusual};
 
 fn values(model: &Gpt<Tape>) -> Vec<(String, Vec<f64>)> {
@@ -78,6 +79,9 @@ fn new_tokens_in_padding_begin_as_the_mean_of_the_real_ones() {
 
 #[test]
 fn new_tokens_begin_as_the_mean_of_the_known_ones_and_learn() {
+    if !is_alone() {
+        return;
+    }
     for config in [shrunk("gpt2"), shrunk("llama-1.1b")] {
         let model = model(&config);
         let before = values(&model);

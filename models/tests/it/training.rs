@@ -4,6 +4,7 @@ use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, Optimizer}
 use burn::tensor::{Int, Tensor};
 use models::{Batch, Gpt, GptConfig, Lean, PassOptions, Plain, presets};
 
+use crate::alone::is_alone;
 use crate::fixtures::{
     Cpu, DEVICE, Tape, assert_gradients_agree, batch, distance, model, named_values, numbers, shrunk, unusual,
 };
@@ -27,6 +28,9 @@ fn an_untrained_model_is_as_uncertain_as_its_head_predicts() {
 
 #[test]
 fn every_family_learns_one_batch_by_heart() {
+    if !is_alone() {
+        return;
+    }
     for config in [shrunk("gpt2"), shrunk("llama-1.1b"), shrunk("nanochat"), unusual()] {
         let mut model = model(&config);
         let mut optimizer = AdamWConfig::new().with_weight_decay(0.0).with_epsilon(1e-8).init();
@@ -45,6 +49,9 @@ fn every_family_learns_one_batch_by_heart() {
 
 #[test]
 fn micro_batches_add_up_to_one_batch() {
+    if !is_alone() {
+        return;
+    }
     let config = shrunk("llama-1.1b");
     let model = model(&config);
     let mut whole = batch::<Tape>(&config, 4, 10);
