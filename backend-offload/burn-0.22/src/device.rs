@@ -41,7 +41,7 @@ pub(crate) struct Wrapped<S> {
     /// First id of each of the runtime's streams.
     entered: Vec<Option<StreamId>>,
     pub failures: Failures,
-    /// Bytes uploaded since the last flush, which the runtime may hold on the host.
+    /// Bytes uploaded since the last flush.
     pub uploading: u64,
 }
 
@@ -114,7 +114,7 @@ impl<S: ServerStorage> Wrapped<S> {
         self.rows[block.index as usize].as_mut().expect("a block of the pager has a row")
     }
 
-    /// No handle and no queued work names them.
+    /// Blocks that no handle and no queued work names.
     pub fn dead(&self) -> Vec<BlockId> {
         self.rows.iter().flatten().filter(|buffer| buffer.user.is_free()).map(|buffer| buffer.block).collect()
     }
@@ -140,7 +140,6 @@ impl<S: ServerStorage> Wrapped<S> {
         }
     }
 
-    /// All of a block's device memory.
     pub fn whole(&self, block: BlockId) -> Handle {
         let Buffer { memory, owner, size, .. } = self.get(block);
         Handle::from_memory(memory.clone().expect("on the device"), self.service, *owner, *size)

@@ -1,5 +1,5 @@
-//! Several buffers in one round, so that many small ones cost few messages, and every rank's link carries its share
-//! whoever owns the sums.
+//! Sums several buffers in one round: many small ones cost few messages, and each link carries its share whoever owns
+//! the sums.
 //!
 //! Each rank sums an even slice of the bucket. Then slices go to all ranks, or each buffer's slices to its owner. An
 //! owner's link carries about twice the bytes of its buffers, instead of those of every rank
@@ -18,8 +18,8 @@ use crate::share::places;
 use crate::slices::{Slices, overlap};
 
 impl Exact {
-    /// Sums each of `buffers`, which have the same share. With `owners`, one rank per buffer, only the owner gets a
-    /// buffer's sum, and other ranks get an empty one.
+    /// Sums each of `buffers`, which have the same share. With `owners`, one rank per buffer, ranks other than the
+    /// owner get an empty sum.
     pub fn sum_all(
         self,
         engine: &mut dyn Engine,
@@ -85,11 +85,9 @@ pub(crate) struct Bucket {
     pub(crate) places: Places,
 }
 
-/// Where a bucket's buffers lie.
 pub(crate) struct Places {
     /// The elements of each owner; `None` if every rank gets all sums.
     pub(crate) owned: Option<Vec<Range<usize>>>,
-    /// This rank's buffers, in order.
     own: Vec<usize>,
     lens: Vec<usize>,
 }
@@ -145,14 +143,14 @@ impl Places {
     }
 }
 
-/// Whether slices would spare the largest owner's link nothing, or so little that their detour costs more.
+/// Whether slices spare the largest owner's link too little to pay for their detour.
 fn is_direct(owned: &[Range<usize>], world: usize) -> bool {
     let len: usize = owned.iter().map(Range::len).sum();
     let largest = owned.iter().map(Range::len).max().unwrap_or(0);
     world == 2 || 4 * world * largest <= 5 * len
 }
 
-/// Sends this rank's slice to the owners of its elements. Returns the elements that this rank owns.
+/// Sends this rank's slice to its elements' owners. Returns this rank's own elements.
 pub(crate) fn to_owners<T: Pod>(
     engine: &mut dyn Engine,
     slice: Vec<T>,

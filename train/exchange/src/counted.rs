@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::engine::Engine;
 use crate::error::Result;
 
-/// Counts bytes and time of an engine's calls. Bytes exclude the engine's headers.
+/// An engine that counts. Bytes exclude its headers.
 #[derive(Debug, Clone, Default)]
 pub struct Counted<E> {
     inner: E,
@@ -15,9 +15,9 @@ pub struct Counted<E> {
 /// Costs since the engine was wrapped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Costs {
-    /// Bytes sent to other ranks.
+    /// Bytes sent.
     pub sent: u64,
-    /// Bytes received from other ranks.
+    /// Bytes received.
     pub received: u64,
     /// Collective calls, including failed ones.
     pub calls: u64,

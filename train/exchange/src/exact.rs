@@ -1,7 +1,7 @@
 //! The exact exchange: each rank sums its slice over all ranks, then all gather the slices.
 //!
-//! With one row per rank, a rank sends as much as in a ring. Buffers travel in pieces, so other ranks' rows take little
-//! memory and stay in cache. Pieces change no bit: no element is added to another.
+//! Buffers travel in pieces, so other ranks' rows take little memory and stay in cache. Pieces change no bit: no
+//! element is added to another.
 //!
 //! On several hosts with several ranks each, ranks first add within their host, then each slice crosses the network once
 //! per host (`hosts_send_each_sum_over_the_network_once`).
@@ -41,7 +41,6 @@ impl Default for Exact {
 /// Ranks that exchange parts of their rows.
 struct Stage {
     peers: Vec<usize>,
-    /// This rank's number among the peers.
     own: usize,
     /// Each peer's part of a row.
     parts: Vec<Range<usize>>,
@@ -53,7 +52,7 @@ struct Stage {
 }
 
 impl Exact {
-    /// Exchanges at most this many elements with each rank at once; changes memory and speed, never a bit.
+    /// Exchanges at most this many elements with each rank at once; changes no bit.
     ///
     /// # Panics
     ///
@@ -64,7 +63,7 @@ impl Exact {
     }
 
     /// Adds within each host before the network. Every host has this many ranks, with consecutive numbers; another
-    /// world counts as one rank per host. Changes no bit.
+    /// world counts as one rank per host.
     #[must_use]
     pub fn on_hosts_of(self, ranks: usize) -> Self {
         Self { on_host: ranks, ..self }
@@ -234,7 +233,7 @@ pub(crate) fn nothing_of_each<'a>(world: usize) -> Vec<&'a mut [u8]> {
     (0..world).map(|_| &mut [] as &mut [u8]).collect()
 }
 
-/// Fills the slices of other ranks: over the network once per host, then within each host.
+/// Fills the slices of other ranks.
 pub(crate) fn gather<T: Pod>(engine: &mut dyn Engine, whole: &mut [T], slices: &Slices) -> Result<()> {
     let rank = engine.rank();
     if slices.has_two_levels() {

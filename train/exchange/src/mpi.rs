@@ -1,20 +1,20 @@
 //! The engine over Open MPI: non-blocking messages between every two ranks.
 //!
-//! MPI's own collective calls do not name awaited ranks, and count in 32 bits. Here each call posts one receive and one
-//! send per peer and polls them. Errors and the watchdog name ranks, and large parts travel in pieces.
+//! MPI's own collective calls name no awaited ranks and count in 32 bits. Here each call posts one receive and one send
+//! per peer and polls them: errors name ranks, and large parts travel in pieces.
 //!
 //! First each rank sends each other rank a letter: the call's number and kind, the part's length, and a short part
-//! itself. A mismatched letter is refused before any memory of the caller is written
+//! itself. A mismatched letter is refused before the caller's memory is written
 //! (`parts_of_another_size_than_expected_are_refused_before_any_memory_is_written`). Longer parts follow.
 //!
 //! A killed rank ends the job or is survived (`a_rank_that_is_killed_ends_the_job_or_is_survived_with_the_same_bits`).
 //!
 //! # Traps
-//! - **MPI uses the caller's memory until a transfer ends,** so no call may return before. ULFM ends all transfers by
-//!   revoking the communicator; without it the process is ended.
+//! - **MPI uses the caller's memory until a transfer ends,** so no call may return before. ULFM ends transfers by
+//!   revoking the communicator; without it the process ends.
 //! - **After a failure or a panic MPI is not finalised:** `MPI_Finalize` waits for every rank. `mpirun` ends the
 //!   others.
-//! - `mpi_yield_when_idle` does not reach waits in user code, so they yield by themselves and sleep after a while.
+//! - `mpi_yield_when_idle` does not reach waits in user code: they yield, later sleep, by themselves.
 
 mod library;
 mod transfer;
@@ -42,7 +42,7 @@ pub struct Mpi {
     calls: u64,
     /// Whether a call has failed in this world.
     broken: bool,
-    /// Whether all ranks that were started are alive.
+    /// Whether all started ranks are alive.
     whole: bool,
     waiting: Waiting,
 }
@@ -94,13 +94,12 @@ impl Mpi {
         &self.library.version
     }
 
-    /// The peers that this rank waits for.
+    /// Peers that this rank awaits.
     pub fn waiting(&self) -> Waiting {
         self.waiting.clone()
     }
 
-    /// Ends all ranks, naming the missing ones, when a call of this rank takes longer than `limit`. If only this
-    /// process ended, ranks that survive losses would leave a frozen one behind.
+    /// Ends all ranks, naming the missing ones, when a call of this rank takes longer than `limit`.
     ///
     /// # Panics
     ///
@@ -140,7 +139,7 @@ impl Mpi {
         unsafe { (ulfm.revoke)(self.communicator) == 0 }
     }
 
-    /// The vote of the ranks that live: whether all said `ok`; an error if a call failed on some rank.
+    /// Whether all living ranks said `ok`; an error if a call failed on some rank.
     fn agree(&mut self, agree: unsafe extern "C" fn(Handle, *mut c_int) -> c_int, ok: bool) -> Result<bool> {
         const WELL: c_int = 2;
         let mut flags = c_int::from(ok) | if self.broken { 0 } else { WELL };
@@ -154,7 +153,7 @@ impl Mpi {
         Err(Error::Broken { call: Call::Commit })
     }
 
-    /// By messages, which name a missing rank.
+    /// Votes by messages, which name a missing rank.
     fn ask_all(&mut self, ok: bool) -> Result<bool> {
         let flag = [u8::from(ok)];
         let send: Vec<&[u8]> = vec![&flag; self.world];

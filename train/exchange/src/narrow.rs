@@ -50,7 +50,6 @@ impl Bf16 {
     }
 }
 
-/// This rank's slice of the sum.
 fn reduce(engine: &mut dyn Engine, own: &[u16], slices: &Slices) -> Result<Vec<u16>> {
     let (rank, world) = (engine.rank(), engine.world());
     let send: Vec<&[u8]> = (0..world).map(|peer| bytemuck::cast_slice(&own[slices.of(peer)])).collect();

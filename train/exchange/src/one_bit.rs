@@ -56,9 +56,9 @@ struct Feedback {
 pub struct Residuals {
     /// Rank and world of the residuals.
     pub place: (usize, usize),
-    /// Residual of this rank's gradients, per element of the buffer.
+    /// Residual of the gradients, per element of the buffer.
     pub own: Vec<f32>,
-    /// Residual of this rank's part of the sums, per element of the part.
+    /// Residual of this rank's part of the sums, per element.
     pub part: Vec<f32>,
 }
 

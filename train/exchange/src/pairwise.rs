@@ -6,8 +6,7 @@
 //!
 //! A rank sums complete blocks within its range of numbers; the exchange combines partial blocks in the same tree. **So
 //! the sum has the same bits for every number of ranks** (`an_exact_sum_has_the_same_bits_in_every_world`). If count
-//! and world are powers of two, a rank sends one row. Otherwise it sends one per block, at most twice the range
-//! length's binary digits.
+//! and world are powers of two, a rank sends one row, otherwise one per block.
 
 use std::ops::{Add, Range};
 
@@ -23,8 +22,8 @@ impl Number for f32 {}
 impl Number for f64 {}
 impl Number for u64 {}
 
-/// One rank's contributions to a sum. Holds one buffer per incomplete block: for `n` contributions at most the binary
-/// digits of `n`, or twice that if the range begins within a block.
+/// One rank's contributions to a sum. Holds one buffer per incomplete block: for `n` contributions at most twice the
+/// binary digits of `n`.
 #[derive(Debug, Clone)]
 pub struct Pairwise<T = f32> {
     share: Share,
@@ -123,12 +122,12 @@ impl<T: Number> Pairwise<T> {
         self.len
     }
 
-    /// Whether the sum has no elements.
+    /// Whether the sum is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The share of this rank.
+    /// This rank's share.
     pub fn share(&self) -> Share {
         self.share
     }
@@ -256,7 +255,7 @@ mod tests {
         let sums = vec![vec![v(6) + v(7)], vec![(v(8) + v(9)) + (v(10) + v(11))]];
         assert_eq!((share.held(6), share.held(5), share.held(0)), (2, 3, 0));
         let there = Pairwise::of_sums(share, 1, sums.clone()).expect("two blocks");
-        // The order matters, too: it decides which row is added to which.
+        // The order decides which row is added to which.
         assert_eq!(there.rows(), here.rows());
         let text = Pairwise::of_sums(share, 2, sums.clone()).expect_err("one element").to_string();
         assert!(text.contains("a sum of contributions"), "{text}");

@@ -29,7 +29,7 @@ impl Share {
     }
 }
 
-/// The micro-batches of `rank`: consecutive numbers, with counts that differ by at most one between ranks.
+/// Consecutive micro-batches of `rank`; counts differ by at most one between ranks.
 pub fn range(count: u64, world: usize, rank: usize) -> Range<u64> {
     let begin = |rank: usize| (u128::from(count) * rank as u128 / world as u128) as u64;
     begin(rank)..begin(rank + 1)
@@ -57,8 +57,8 @@ pub fn even(len: usize, world: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Each parameter's owner, balanced by bytes: largest first, to the rank with least. Ties go by index, so every rank
-/// computes the same list.
+/// Each parameter's owner, balanced by bytes: largest first, to the rank with least. Ties go by index, so all ranks
+/// agree.
 pub fn shards(sizes: &[u64], world: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..sizes.len()).collect();
     order.sort_by_key(|index| Reverse(sizes[*index]));

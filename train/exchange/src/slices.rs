@@ -26,7 +26,6 @@ impl Slices {
         Self { slices: (0..world).map(slice).collect(), on_host }
     }
 
-    /// The elements that each rank owns.
     pub(crate) fn owned(owned: &[Range<usize>]) -> Self {
         Self { slices: owned.to_vec(), on_host: 1 }
     }
@@ -60,7 +59,6 @@ impl Slices {
         (0..self.slices.len()).map(move |index| index % hosts * on_host + index / hosts)
     }
 
-    /// Ranks on the host of `rank`.
     pub(crate) fn on_host(&self, rank: usize) -> Vec<usize> {
         let first = rank / self.on_host * self.on_host;
         (first..first + self.on_host).collect()

@@ -97,7 +97,7 @@ impl Threads {
         self.calls
     }
 
-    /// The peers that this rank waits for, for a [`Watchdog`](crate::Watchdog).
+    /// Peers that this rank awaits, for a [`Watchdog`](crate::Watchdog).
     pub fn waiting(&self) -> Waiting {
         self.waiting.clone()
     }
@@ -250,7 +250,7 @@ impl Engine for Threads {
     }
 }
 
-/// Leaves the world when dropped: see [`Threads::leave_later`].
+/// Leaves the world when dropped.
 #[derive(Debug)]
 pub struct Leaving {
     shared: Arc<Shared>,

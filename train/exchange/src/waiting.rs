@@ -91,7 +91,7 @@ impl Waiting {
         *self.lock() = State::default();
     }
 
-    /// Until the end of the next call, no call is overdue: another rank has announced work of its own.
+    /// Excuses the next call: another rank has announced work of its own.
     pub(crate) fn excuse_next_call(&self) {
         self.lock().is_excused = true;
     }

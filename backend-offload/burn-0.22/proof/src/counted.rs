@@ -18,7 +18,7 @@ use cubecl_runtime::server::{
 use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
 use offload_burn_22::LaunchMode;
 
-/// Calls of all servers of the process that are counted at one place.
+/// Calls counted at one place, over all servers.
 #[derive(Debug)]
 pub struct Counts {
     /// Launched kernels.

@@ -19,7 +19,7 @@ use exchange::{Alone, launch};
 #[cfg(unix)]
 const LIMIT: std::time::Duration = std::time::Duration::from_mins(2);
 
-/// About equal bytes for each size: larger gradients, fewer turns.
+/// Larger gradients take fewer turns.
 const BYTES_OF_A_SIZE: usize = 1 << 30;
 
 const FEWEST: usize = 5;

@@ -34,7 +34,7 @@ pub struct Job {
     pub release: u32,
 }
 
-/// A program, its arguments, and variables to set.
+/// A process to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     /// The program.

@@ -6,7 +6,7 @@ use crate::engine::Engine;
 
 use super::LaunchError;
 
-/// The place of this process among all ranks and on its host.
+/// The place of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// This rank, below `world`.

@@ -56,7 +56,7 @@ impl Abort {
     }
 }
 
-/// Functions and handles. Never unloaded: MPI's threads and handlers point into it.
+/// Functions and handles. Never unloaded: MPI's threads and handlers point into the library.
 pub(super) struct Library {
     _loaded: ManuallyDrop<Loaded>,
     pub(super) version: String,
@@ -73,7 +73,7 @@ pub(super) struct Library {
     error_string: unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int,
     initialized: unsafe extern "C" fn(*mut c_int) -> c_int,
     init_thread: unsafe extern "C" fn(*mut c_int, *mut c_void, c_int, *mut c_int) -> c_int,
-    /// User-level failure mitigation, if Open MPI 5 or later has it and the launcher switched it on.
+    /// User-level failure mitigation: Open MPI 5 or later, if the launcher switched it on.
     pub(super) ulfm: Option<Ulfm>,
     pub(super) world: Handle,
     pub(super) byte: Handle,

@@ -147,7 +147,6 @@ impl Mpi {
         self.finish(call, &mut phase)
     }
 
-    /// The piece is written until [`finish`](Self::finish) returns.
     fn post_receive(
         &self,
         call: Call,
@@ -165,7 +164,6 @@ impl Mpi {
         self.posted(call, phase, code, Pending { request, peer, receives: true, bytes });
     }
 
-    /// The piece is read until [`finish`](Self::finish) returns.
     fn post_send(&self, call: Call, phase: &mut Phase, (peer, tag): (usize, c_int), piece: &[u8]) {
         let mut request = std::ptr::null_mut();
         let (at, count, byte) = (piece.as_ptr().cast(), piece.len() as c_int, self.library.byte);

@@ -12,7 +12,7 @@ pub(super) struct Shared {
     signal: Condvar,
 }
 
-/// State of a world, indexed by seat: a rank's number in the first world.
+/// State of a world, indexed by seat.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) alive: Vec<bool>,

@@ -41,11 +41,10 @@ trait Program {
     fn shrunk(&mut self, _fewer: bool) {}
 }
 
-/// One committed step: the number of ranks and the exchanged bits.
+/// One committed step: ranks and exchanged bits.
 type Committed = (usize, Vec<u32>);
 
-/// A trainer's steps: exchange, commit; after a failure shrink and repeat. Returns committed steps, or `None` if this
-/// rank is gone.
+/// A trainer's steps: exchange, commit; after a failure shrink and repeat. `None` if this rank is gone.
 fn train(mut engine: Threads, program: &mut dyn Program) -> Option<Vec<Committed>> {
     let mut done = Vec::new();
     while (done.len() as u64) < STEPS {
@@ -117,7 +116,7 @@ impl Program for Divided {
     }
 }
 
-/// One bit per element. Residuals belong to one number of ranks.
+/// Residuals belong to one number of ranks.
 struct Compressed {
     seed: u64,
     len: usize,
@@ -190,7 +189,7 @@ fn faults() -> impl Strategy<Value = Faults> {
     prop::collection::vec(prop::collection::vec(fault(), 0..3), 1..=5)
 }
 
-/// The committed steps of ranks that survive `faults`, equal on all of them.
+/// Committed steps of ranks that survive `faults`, equal on all.
 fn survived<P: Program>(
     faults: Faults,
     program: impl Fn() -> P + Send + Sync + 'static,
@@ -239,7 +238,7 @@ proptest! {
         prop_assert!(found.is_none_or(|sums| sums == of_one(seed, len)));
     }
 
-    /// A new world of as many ranks starts where the survivors had to drop their residuals.
+    /// A new world starts where the survivors had to drop their residuals.
     #[test]
     fn survivors_of_any_faults_go_on_with_one_bit_as_so_many_ranks_would(
         seed: u64, len in 0..40_usize, faults in faults(),
@@ -280,7 +279,7 @@ proptest! {
 
 #[test]
 fn a_fault_at_any_one_call_of_any_exchange_ends_with_an_error_or_the_right_result_on_every_rank() {
-    /// Runs every exchange until the first error; returns the sums, the error, and the number of calls.
+    /// Runs every exchange until the first error; also returns the number of calls.
     fn attempt(mut engine: Threads) -> (Vec<Vec<u32>>, Option<Error>, u64) {
         let mut done = Vec::new();
         let mut all = || -> Result<(), Error> {

@@ -160,7 +160,6 @@ proptest! {
         prop_assert!(most.zip(least).is_some_and(|(most, least)| most - least <= largest), "{:?}", loads);
     }
 
-    /// The identity holds for each rank, so no value is lost between ranks.
     #[test]
     fn sent_and_residuals_are_the_gradients_over_many_steps(seed: u64, len in 1..5000_usize, world in 2..=4_usize) {
         const STEPS: u64 = 4;

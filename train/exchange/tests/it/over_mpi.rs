@@ -151,7 +151,6 @@ fn two_and_four_ranks_over_mpi_sum_to_the_bits_of_one() {
 
 #[test]
 fn a_namespace_with_nothing_but_loopback_is_enough() {
-    // Release 5 refuses loopback alone.
     let of_path = Installation::of_path();
     let release_4 = of_path.and_then(|mpi| {
         if mpi.release < 5 { Ok(mpi) } else { Err("release 4 of Open MPI is needed".to_owned()) }

@@ -41,7 +41,6 @@ const UNPACKED: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/open-mpi-5/install
 pub struct Installation {
     mpirun: PathBuf,
     pub release: u32,
-    /// Whether it lies outside the search path.
     unpacked: bool,
 }
 
