@@ -28,7 +28,6 @@ pub(crate) struct Restored {
     pub(crate) stored: TensorFile,
     /// Step counts of this rank's parameters.
     pub(crate) times: HashMap<String, usize>,
-    /// Step counts of other ranks' parameters.
     pub(crate) other_times: HashMap<String, usize>,
 }
 
@@ -47,8 +46,7 @@ impl Restored {
 }
 
 impl HostPart {
-    /// Takes this rank's host parameters, with a checkpoint's moments; of other `owners`, only gradients. Returns the
-    /// model as the device computes with it.
+    /// Takes this rank's host parameters, with a checkpoint's moments; of other `owners`, only gradients.
     pub(crate) fn adopt<B: AutodiffBackend<InnerBackend: Managed>>(
         &mut self,
         gpt: Gpt<B>,

@@ -31,7 +31,7 @@ use crate::rule::format;
 pub(crate) struct HostPart {
     pub(super) memory: HostMemory,
     pub(crate) settings: Settings,
-    /// Without states that are being updated or receive a gradient.
+    /// States at rest: neither being updated nor receiving a gradient.
     pub(super) states: HashMap<ParamId, HostState>,
     /// The embedding if it is by rows.
     pub(super) table: Option<Table>,
@@ -163,7 +163,6 @@ impl HostPart {
         Ok(())
     }
 
-    /// Whether the gradient arrives in 8-bit tiles.
     pub(crate) fn receives_tiles(&mut self, id: ParamId) -> Result<bool, HostOptimError> {
         let name = self.state(id)?.map(|state| state.name().to_owned());
         Ok(name.is_some_and(|name| self.settings.parameters.form(&name).gradients_in_tiles))
@@ -265,7 +264,6 @@ impl HostPart {
         self.states.get(&id).is_some_and(HostState::has_gradient)
     }
 
-    /// Bytes of all moments in a checkpoint, in f32.
     pub(super) fn saved_bytes(&self) -> u64 {
         let bytes = |moments: usize, len: usize| (moments * size_of::<f32>() * len) as u64;
         let table = self.table().map_or(0, |table| bytes(table.moments(), table.len()));

@@ -55,7 +55,6 @@ pub(crate) struct Optimizer<I: Backend> {
     settings: TrainSection,
     compute: Compute,
     pub(crate) moments: BTreeMap<String, Moments<I>>,
-    /// `None` if the whole optimizer is on the device.
     pub(crate) host: Option<HostPart>,
     pub(crate) owners: Owners,
     pub(crate) passes: Passes<I>,
@@ -143,8 +142,7 @@ impl<I: Managed> Optimizer<I> {
         self.host.as_mut().map_or(Ok(()), HostPart::settle)
     }
 
-    /// Updates the model. Host updates run in the background; a weight's first use waits for its own. After a failure
-    /// the model must not be used.
+    /// Updates the model, its host part in the background. After a failure the model must not be used.
     pub(crate) fn step<B: AutodiffBackend<InnerBackend = I>>(
         &mut self,
         model: Gpt<B>,
@@ -177,7 +175,6 @@ impl<I: Managed> Optimizer<I> {
         (model, begun)
     }
 
-    /// Broadcasts each updated parameter from its owner.
     pub(crate) fn gathered<B: AutodiffBackend<InnerBackend = I>>(
         &mut self,
         model: Gpt<B>,
@@ -294,7 +291,6 @@ impl<I: Managed> Stepper<'_, I> {
         }
     }
 
-    /// The first use of the result waits for its update.
     fn step_on_host<B: AutodiffBackend<InnerBackend = I>, const D: usize>(
         &mut self,
         id: ParamId,

@@ -1,5 +1,4 @@
-//! The rank that owns each parameter, with its moments. Whole parameters are divided, balanced by bytes
-//! (`sharded_moments_change_no_bit_and_take_a_share_of_the_bytes`).
+//! The rank that owns each parameter, with its moments (`sharded_moments_change_no_bit_and_take_a_share_of_the_bytes`).
 
 use std::collections::{BTreeMap, HashMap};
 

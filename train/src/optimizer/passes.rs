@@ -63,7 +63,6 @@ impl<I: Backend> Passes<I> {
         )
     }
 
-    /// Returns the operands as an error if they cannot change in place.
     #[expect(clippy::type_complexity, reason = "the error gives the operands back")]
     pub(super) fn adamw<const D: usize>(
         &self,

@@ -1,7 +1,7 @@
 //! Sums over ranks on a thread during the backward pass.
 //!
-//! The thread has the engine, so no other call is possible meanwhile. All ranks submit the same order of parameters. A
-//! failed run never leaves MPI: others would wait (`a_rank_that_fails_keeps_no_other_waiting`).
+//! The thread has the engine, so no other call is possible meanwhile. A failed run never leaves MPI: others would wait
+//! (`a_rank_that_fails_keeps_no_other_waiting`).
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -36,13 +36,12 @@ pub(crate) struct Job {
 pub(crate) type Summed = exchange::Result<Vec<Vec<f32>>>;
 
 struct Returned {
-    /// Never dropped after a failure: see [`Ranks::end`].
     engine: ManuallyDrop<Box<dyn Metered>>,
     outcome: exchange::Result<()>,
 }
 
 impl Ranks {
-    /// Begins sums, each bucket's made by `sum`. No other call may run until they [end](Self::end_sums).
+    /// Begins sums, each bucket's made by `sum`.
     pub(crate) fn begin_sums(
         &mut self,
         mut sum: impl FnMut(&mut dyn Engine, Vec<Job>) -> Summed + Send + 'static,

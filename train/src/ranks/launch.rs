@@ -45,7 +45,6 @@ pub(crate) struct RankArgs {
 const PATIENCE: u64 = 1800;
 
 impl RankArgs {
-    /// The most ranks on one host.
     pub(crate) fn most_on_a_host(&self, ranks: usize) -> anyhow::Result<usize> {
         let Some(text) = &self.hosts else { return Ok(ranks) };
         let hosts = hosts(text).map_err(|error| BadInput(error.to_string()))?;
@@ -144,7 +143,7 @@ pub(crate) fn launch(
 
 struct Restart {
     run: RunDirectory,
-    /// Step of its last checkpoint before this command.
+    /// Step of the run's last checkpoint before this command.
     before: Option<u64>,
 }
 
@@ -208,7 +207,7 @@ impl Attendant {
             }
             let signal = if again { Signal::TERM } else { Signal::USR1 };
             if let Some(process) = *process.lock().unwrap_or_else(PoisonError::into_inner) {
-                // It may have ended.
+                // The process may have ended.
                 _ = kill_process(process, signal);
             }
         })

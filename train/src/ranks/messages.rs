@@ -14,7 +14,6 @@ const WAS_ASKED_WRONGLY: u8 = 1;
 const FAILED: u8 = 2;
 
 impl Ranks {
-    /// Whether `ok` holds on all ranks.
     pub(crate) fn all(&mut self, ok: bool) -> anyhow::Result<bool> {
         let agreed = self.engine()?.commit(ok);
         self.agreed(agreed).context("agreeing with the other ranks")
@@ -27,7 +26,6 @@ impl Ranks {
         let mut parts: Vec<&mut [u8]> = bytes.chunks_mut(1).collect();
         let gathered = self.engine()?.all_gather(&mut parts);
         self.heard(gathered).context("agreeing on what follows a step")?;
-        // One failed rank makes all fail.
         ensure!(self.all(true)?, "another rank does not agree on what follows a step");
         Ok(bytes)
     }
@@ -79,7 +77,7 @@ impl Ranks {
         self.heard(gathered).with_context(|| format!("receiving from rank {rank}"))
     }
 
-    /// Fills `bytes` from the ranks that own their parts, one after the other; `owned` has each rank's bytes.
+    /// As [`Exact::gather_owned`].
     pub(crate) fn gather_owned(&mut self, bytes: &mut [u8], owned: &[usize]) -> anyhow::Result<()> {
         let exact = Exact::default().on_hosts_of(self.on_host());
         let gathered = exact.gather_owned(self.engine()?, bytes, owned);

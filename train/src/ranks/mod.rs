@@ -239,7 +239,6 @@ impl Ranks {
         .into())
     }
 
-    /// Fails if ranks' weights differ. `digest` is of this rank's.
     pub(crate) fn must_have_same_weights(&mut self, digest: &str) -> anyhow::Result<()> {
         let theirs = self.led(|| Ok(digest.as_bytes().to_owned()))?;
         let same = self.all(theirs == digest.as_bytes())?;
@@ -284,7 +283,7 @@ pub(crate) mod tests {
         })
     }
 
-    /// Runs `work` on threads. A rank that panics leaves, so none waits for it.
+    /// Runs `work` on threads. A rank that panics leaves.
     pub(crate) fn on_each<T: Send>(world: usize, work: impl Fn(&mut Ranks) -> T + Sync) -> Vec<T> {
         on_each_of(world, |engine| engine, work)
     }

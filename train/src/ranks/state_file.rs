@@ -51,7 +51,6 @@ pub(crate) struct Pairs<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SavedAt<'a> {
     pub(crate) step: u64,
-    /// Digest of the bits of all losses.
     pub(crate) losses: &'a str,
 }
 

@@ -43,7 +43,6 @@ impl Ranks {
         self.survives
     }
 
-    /// Remembers a failure.
     pub(super) fn heard<T, E>(&mut self, outcome: Result<T, E>) -> Result<T, E> {
         if outcome.is_err() {
             self.failed = Some(FailedCall::Other);

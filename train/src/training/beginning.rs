@@ -23,7 +23,7 @@ pub(crate) fn computes_nothing() -> bool {
 
 pub(crate) type State<I> = (Gpt<Tape<I>>, Optimizer<Offload<I>>, Progress);
 
-/// Comes from a checkpoint, or from pretrained or fresh weights. Host optimizer states may be on the disk.
+/// The state from a checkpoint, or from pretrained or fresh weights.
 pub(crate) fn first_state<I: Offloadable>(
     directory: &RunDirectory,
     device: &I::Device,

@@ -59,7 +59,6 @@ impl Due {
         step.is_multiple_of(equal_every) || Self::ends(config, step, progress.withheld)
     }
 
-    /// `withheld` counts skipped updates in a row.
     pub(crate) fn ends(config: &Config, step: u64, withheld: u64) -> bool {
         step >= config.train.steps || diverged(config, withheld)
     }

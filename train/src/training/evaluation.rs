@@ -73,19 +73,18 @@ impl fmt::Display for Fresh {
     }
 }
 
-/// What one batch adds to an evaluation.
+/// One batch's part of an evaluation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 struct Measured {
     sum: f64,
     counted: f64,
-    /// Without copies of indexed documents.
     fresh: [f64; 2],
     sequences: u64,
     bytes: u64,
 }
 
-/// Over the first `batches`.
+/// Evaluates the first `batches`.
 pub(crate) fn evaluate<B: Backend>(
     learner: &Learner<B>,
     windows: &ValidationWindows,
@@ -131,7 +130,7 @@ fn measure<B: Backend>(
 }
 
 impl Evaluation {
-    /// Adds batches in their order: whoever measured them, the bits are those of one process.
+    /// Adds batches in their order, to the bits of one process.
     fn of(batches: &[Measured], windows: &ValidationWindows) -> anyhow::Result<Self> {
         let all = batches.iter().fold(Measured::default(), |all, one| Measured {
             sum: all.sum + one.sum,
@@ -165,8 +164,8 @@ pub(crate) fn trial<I: Offloadable>(model: &Learner<Tape<I>>, session: &Session)
 }
 
 impl<I: Offloadable> Trainer<I> {
-    /// Ranks divide the batches. Returns the loss to rank 0 if it is the lowest yet. Repeats the evaluation if ranks are
-    /// lost and the others can do without them.
+    /// Ranks divide the batches. Returns the loss to rank 0 if it is the lowest yet. Repeats the evaluation after a
+    /// survivable loss of ranks.
     pub(super) fn evaluate(&mut self, events: &mut Events<I>) -> anyhow::Result<Option<Best>> {
         self.optimizer.settle()?;
         let evaluation = loop {

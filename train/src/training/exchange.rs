@@ -33,7 +33,7 @@ use periodic::Periodic;
 
 pub(crate) enum Exchange {
     Alone(Alone),
-    /// Gradients: to the bits of one process, or rounded to bf16 on the way.
+    /// Gradients, exactly or rounded to bf16 on the way.
     Exact(Exact),
     /// Gradients, one bit per element.
     OneBit(OneBit),
@@ -58,7 +58,6 @@ pub(crate) enum Restored {
 }
 
 impl Exchange {
-    /// With `shard`, each rank steps its own parameters.
     pub(crate) fn choose(settings: &RanksSection, shard: bool, ranks: &Ranks) -> Self {
         if ranks.is_alone() {
             return Self::Alone(Alone);
@@ -191,7 +190,6 @@ impl Exchange {
         }
     }
 
-    /// Steps after which all ranks have equal weights.
     fn equal_every(&self) -> u64 {
         match self {
             Self::Periodic(periodic) => periodic.local_steps(),
@@ -199,8 +197,7 @@ impl Exchange {
         }
     }
 
-    /// Rank 0 decides; any rank's `stop` ends the run. All living ranks get the same answer, or all an error. No work
-    /// follows between outer steps.
+    /// Rank 0 decides; any rank's `stop` ends the run. All living ranks get the same answer, or all an error.
     pub(crate) fn agree(
         &self,
         config: &Config,

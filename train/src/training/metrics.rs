@@ -23,7 +23,6 @@ pub(super) struct Metrics {
     pub(super) taken: Vec<Taken>,
     pub(super) peaks: Peaks,
     pub(super) evaluation: Option<Evaluation>,
-    /// Whether a step beat the matmuls measured before the run.
     is_outdone: bool,
     begun: Instant,
     before: f64,

@@ -125,7 +125,6 @@ impl<I: Offloadable> Trainer<I> {
         let written =
             synced.and_then(|()| Ok(self.saver.checkpoints.write(session.progress.step, bytes, write)?));
 
-        // Not even after a failure may other ranks wait.
         if let Some(gather) = gather {
             gather.into_inner().end()?;
         }

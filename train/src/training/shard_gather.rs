@@ -117,7 +117,6 @@ impl<'r> ShardGather<'r> {
         Ok(())
     }
 
-    /// Sends in the order of rank 0's fetches.
     pub(super) fn send_shards<I: Managed, B: Backend>(
         self,
         optimizer: &Optimizer<I>,

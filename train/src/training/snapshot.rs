@@ -46,7 +46,6 @@ struct State {
     times: BTreeMap<String, usize>,
 }
 
-/// `gather` fetches tensors of other ranks.
 pub(crate) fn save<I: Backend, B: Backend>(
     folder: &Path,
     gpt: &Gpt<B>,

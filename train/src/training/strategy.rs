@@ -60,7 +60,6 @@ pub(crate) struct Outcome<I: Offloadable> {
     pub(crate) saves: Saves,
 }
 
-/// The remains of a run that failed here.
 pub(crate) struct Failed {
     pub(crate) error: anyhow::Error,
     pub(crate) ranks: Ranks,

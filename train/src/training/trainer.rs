@@ -28,7 +28,6 @@ use crate::progress::{Report, clear};
 use crate::ranks::Ranks;
 
 pub(crate) struct Trainer<I: Offloadable> {
-    /// Burn hands the model over when the loop begins.
     pub(super) model: Model<Tape<I>>,
     pub(crate) session: Session,
     pub(crate) optimizer: Optimizer<Offload<I>>,
@@ -72,7 +71,6 @@ impl<I: Offloadable> Trainer<I> {
         trainer
     }
 
-    /// From this rank's first micro-batch.
     fn number_shares(&mut self) {
         if let Some(host) = &mut self.optimizer.host {
             let share = self.ranks.share(self.session.config.train.accumulate);
@@ -134,7 +132,7 @@ impl<I: Offloadable> Trainer<I> {
         Ok(Ending::Done)
     }
 
-    /// Repeats the step if ranks are lost and the others can do without them.
+    /// Repeats the step after a survivable loss of ranks.
     fn gradients(&mut self, data: &StepData) -> anyhow::Result<(GradientsParams, Report)> {
         loop {
             let Optimizer { host, owners, passes, .. } = &mut self.optimizer;
@@ -152,7 +150,6 @@ impl<I: Offloadable> Trainer<I> {
         }
     }
 
-    /// Steps this process's parameters and takes the others' weights.
     fn update(&mut self, gradients: GradientsParams, stride: Stride) -> anyhow::Result<()> {
         let optimizer = &mut self.optimizer;
         self.model.update(|gpt| optimizer.step(gpt, gradients, stride))?;
@@ -164,7 +161,6 @@ impl<I: Offloadable> Trainer<I> {
         failure.map_or_else(|| anyhow!("the training data ended early"), Into::into)
     }
 
-    /// Repeats the agreement if ranks are lost.
     fn agree(&mut self, interrupter: &Interrupter) -> anyhow::Result<Due> {
         let stop = self.session.should_stop() || interrupter.should_stop();
         loop {
@@ -195,7 +191,6 @@ impl<I: Offloadable> Trainer<I> {
         Ok(true)
     }
 
-    /// All ranks evaluate. Rank 0 samples and saves; the others send their part of a checkpoint.
     fn between_steps(&mut self, due: Due, events: &mut Events<I>) -> anyhow::Result<()> {
         self.look_after_save();
         let is_done = due.ending == Some(Ending::Done);
@@ -240,7 +235,6 @@ impl<I: Offloadable> Trainer<I> {
         if ends {
             return self.save_or_end(better);
         }
-        // A failed update ends the run; a full disk does not.
         self.optimizer.settle()?;
         if let Err(error) = self.save(better) {
             self.say(&format!("{error:#}; training continues"));

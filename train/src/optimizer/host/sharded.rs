@@ -54,7 +54,7 @@ impl HostPart {
         self.state(id)?.map_or(Ok(()), |state| state.replace_gradient(Values::F32(sum)))
     }
 
-    /// Whether an owner's host, this one or another, provides new weights.
+    /// Whether the owner's host provides new weights.
     pub(in crate::optimizer) fn is_broadcast_from_host(&self, id: ParamId) -> bool {
         self.to_broadcast.contains_key(&id) || self.belongs_to_another_rank(id)
     }

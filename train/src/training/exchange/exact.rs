@@ -40,7 +40,6 @@ impl Exact {
         self.shard
     }
 
-    /// If ranks can repeat a step, all living ranks have its sums, or none has.
     pub(super) fn numbers<I: Backend>(
         &self,
         learner: &Learner<Autodiff<I>>,
@@ -56,7 +55,6 @@ impl Exact {
     }
 }
 
-/// Empty for ranks that do not own the parameter.
 pub(super) fn reduce(wire: Wire, engine: &mut dyn Engine, bucket: Vec<Job>) -> Summed {
     let owners: Option<Vec<usize>> = bucket.iter().map(|job| job.owner).collect();
     let own = bucket.into_iter().map(|job| job.own).collect();
@@ -68,7 +66,6 @@ pub(super) fn reduce(wire: Wire, engine: &mut dyn Engine, bucket: Vec<Job>) -> S
     }
 }
 
-/// A failed rank joins every sum with zeros, so that no other hangs.
 pub(super) fn numbers<I: Backend>(
     learner: &Learner<Autodiff<I>>,
     losses: Vec<Tensor<I, 1>>,

@@ -55,8 +55,8 @@ impl Periodic {
         Share { count: micro_batches as u64, world: 1, rank: 0 }
     }
 
-    /// The loss of all `count` micro-batches, each at its rank's weights, and this rank's norm. `part` is this rank's
-    /// share of targets. NaN or infinity on one rank makes every norm NaN.
+    /// The loss of all `count` micro-batches, each at its rank's weights, and this rank's norm. NaN or infinity on one
+    /// rank makes every norm NaN.
     pub(super) fn numbers<I: Backend>(
         learner: &Learner<Autodiff<I>>,
         losses: Vec<Tensor<I, 1>>,
@@ -90,7 +90,6 @@ impl Periodic {
         Ok(())
     }
 
-    /// A failure leaves the model unusable.
     pub(super) fn outer_step<B: AutodiffBackend>(
         &mut self,
         gpt: Gpt<B>,
@@ -118,7 +117,6 @@ impl Periodic {
         Ok(())
     }
 
-    /// Rank 0 saves the outer momentum, every other rank its own `moments`.
     pub(super) fn save_state(
         &self,
         run: &Path,

@@ -3,8 +3,8 @@
 //! All ranks submit parameters in the order of the backward pass (`gradients_leave_in_turn_while_the_pass_goes_on`),
 //! each with its last micro-batch's gradient. Leftovers follow, such as all parameters of a rank without a micro-batch.
 //! Neighbours in this order are summed in buckets (`many_small_parameters_take_few_rounds`). The model alone decides
-//! buckets, how many elements are under way and when to wait, so no clock changes the order. A failed
-//! rank takes part (`a_rank_that_fails_keeps_no_other_waiting`).
+//! buckets and waits, so no clock changes the order. A failed rank takes part, with zeros
+//! (`a_rank_that_fails_keeps_no_other_waiting`).
 
 use std::collections::{HashMap, VecDeque};
 

@@ -22,7 +22,6 @@ pub(crate) struct Sum<'a, I: Backend> {
     pub(crate) grads: GradientsParams,
     pub(crate) norms: SquaredNorms<I>,
     pub(crate) host: Option<&'a mut HostPart>,
-    /// Each parameter's stepping rank, if ranks divide them.
     pub(crate) owners: &'a Owners,
     pub(crate) reduce: Option<OverlappedReduce<I>>,
     /// Bytes of gradients outside the host part: waiting, under way or complete.
@@ -112,7 +111,7 @@ impl<'a, I: Backend> Sum<'a, I> {
         }
     }
 
-    /// Until the host has taken in all gradients that were read.
+    /// Waits until the host has all gradients that were read.
     pub(crate) fn gather(&mut self) {
         if let Some(host) = &mut self.host
             && let Err(error) = host.gather()

@@ -147,7 +147,6 @@ fn micro_batches_that_pass_segments_together_have_the_bits_of_one_after_another(
     }
 }
 
-/// Norms and biases share rounds with their neighbours.
 #[test]
 fn many_small_parameters_take_few_rounds() {
     let kinds = [(ExchangeKind::Exact, false), (ExchangeKind::Bf16, true), (ExchangeKind::OneBit, false)];
@@ -256,7 +255,6 @@ fn gradients_leave_in_turn_while_the_pass_goes_on() {
     }
 }
 
-/// Devices add squares in different orders; ranks must not clip by different factors.
 #[test]
 fn all_ranks_take_the_norm_of_rank_0_though_their_own_differs() {
     let norms = on_each(2, |ranks| {
