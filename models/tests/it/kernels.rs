@@ -215,10 +215,11 @@ fn masked_targets_change_neither_loss_nor_gradients() {
 
 #[test]
 fn lean_operations_work_under_burns_own_checkpointing_too() {
+    type Balanced = Autodiff<Cpu, BalancedCheckpointing>;
+
     if !is_alone() {
         return;
     }
-    type Balanced = Autodiff<Cpu, BalancedCheckpointing>;
     let config = unusual();
     let kept = model(&config);
     let balanced = Gpt::<Balanced>::new(&config, 7, &DEVICE).expect("valid");

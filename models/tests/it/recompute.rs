@@ -140,10 +140,11 @@ fn batches_that_pass_segments_together_have_the_bits_they_have_alone() {
 
 #[test]
 fn stepping_a_segment_early_changes_no_other_gradient() {
+    use burn::optim::{AdamWConfig, Optimizer};
+
     if !is_alone() {
         return;
     }
-    use burn::optim::{AdamWConfig, Optimizer};
     let config = shrunk("llama-1.1b");
     let model = model(&config);
     let options = PassOptions::default();
