@@ -288,9 +288,6 @@ fn peft_is_refused_where_query_key_and_value_share_a_tensor() {
 
 #[test]
 fn adapters_that_cannot_be_are_refused() {
-    if !is_alone() {
-        return;
-    }
     let config = shrunk("gpt2");
     let refused = |lora: LoraConfig| lora.check(&config).expect_err("impossible");
     assert_eq!(refused(LoraConfig { rank: 0, ..lora() }), LoraError::Rank { rank: 0, width: 32 });

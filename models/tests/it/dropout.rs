@@ -3,7 +3,6 @@
 use burn::tensor::Tensor;
 use models::dropout::{DropoutKey, Place, dropout};
 
-use crate::alone::is_alone;
 use crate::fixtures::{Cpu, DEVICE, numbers as numbers_of};
 
 const KEY: DropoutKey = DropoutKey { seed: 1, step: 2, micro_batch: 3 };
@@ -69,9 +68,6 @@ fn a_key_drops_the_committed_features() {
 
 #[test]
 fn features_are_dropped_independently_of_their_neighbours() {
-    if !is_alone() {
-        return;
-    }
     let (rows, columns, rate) = (512, 512, 0.3);
     let dropped = KEY.numbers(Place::Mlp(0), rows, columns, rate).mask::<Cpu>(&DEVICE).into_data();
     let dropped: Vec<bool> = dropped.iter::<bool>().collect();

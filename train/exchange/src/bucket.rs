@@ -28,16 +28,12 @@ impl Exact {
     ) -> Result<Vec<Vec<f32>>> {
         let Bucket { sum, places } = Bucket::new(engine, buffers, owners)?;
         let Some(owned) = &places.owned else { return Ok(places.split(self.sum_of(engine, sum)?)) };
-        let (len, world) = (sum.len(), engine.world());
-        let slices = self.slices(len, world);
-        let own = if world == 1 {
-            sum.fold()?
-        } else if places.is_direct(world) && !slices.has_two_levels() {
-            self.reduce(engine, sum, &Slices::owned(owned))?.0
-        } else {
-            let slice = self.reduce(engine, sum, &slices)?.0;
-            to_owners(engine, slice, &slices, owned)?
-        };
+        if engine.world() == 1 {
+            return Ok(places.split(sum.fold()?));
+        }
+        let slices = self.slices(sum.len(), engine.world()).for_owners(owned);
+        let slice = self.reduce(engine, sum, &slices)?.0;
+        let own = to_owners(engine, slice, &slices, owned)?;
         Ok(places.split(own))
     }
 
@@ -49,9 +45,10 @@ impl Exact {
         if world == 1 {
             return Ok(());
         }
-        let (slices, owned) = (self.slices(bytes.len(), world), places(owned));
-        if is_direct(&owned, world) && !slices.has_two_levels() {
-            return gather(engine, bytes, &Slices::owned(&owned));
+        let owned = places(owned);
+        let slices = self.slices(bytes.len(), world).for_owners(&owned);
+        if slices.are(&owned) {
+            return gather(engine, bytes, &slices);
         }
         let (place, own) = (slices.of(rank), &owned[rank]);
         let (before, from) = bytes.split_at_mut(place.start);
@@ -122,10 +119,6 @@ impl Bucket {
 }
 
 impl Places {
-    pub(crate) fn is_direct(&self, world: usize) -> bool {
-        self.owned.as_ref().is_some_and(|owned| is_direct(owned, world))
-    }
-
     /// Gives this rank's buffers their elements of `joined`; others are empty.
     pub(crate) fn split(&self, joined: Vec<f32>) -> Vec<Vec<f32>> {
         let mut buffers = vec![Vec::new(); self.lens.len()];
@@ -143,13 +136,6 @@ impl Places {
     }
 }
 
-/// Whether slices spare the largest owner's link too little to pay for their detour.
-fn is_direct(owned: &[Range<usize>], world: usize) -> bool {
-    let len: usize = owned.iter().map(Range::len).sum();
-    let largest = owned.iter().map(Range::len).max().unwrap_or(0);
-    world == 2 || 4 * world * largest <= 5 * len
-}
-
 /// Sends this rank's slice to its elements' owners. Returns this rank's own elements.
 pub(crate) fn to_owners<T: Pod>(
     engine: &mut dyn Engine,
@@ -158,7 +144,7 @@ pub(crate) fn to_owners<T: Pod>(
     owned: &[Range<usize>],
 ) -> Result<Vec<T>> {
     let (rank, place) = (engine.rank(), slices.of(engine.rank()));
-    if (0..owned.len()).all(|peer| slices.of(peer) == owned[peer]) {
+    if slices.are(owned) {
         return Ok(slice);
     }
     let send = owned.iter().map(|owned| {

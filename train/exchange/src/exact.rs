@@ -244,14 +244,8 @@ pub(crate) fn gather<T: Pod>(engine: &mut dyn Engine, whole: &mut [T], slices: &
             slices.on_host(rank).into_iter().map(|peer| (peer, slices.part(peer))),
         );
     }
-    let mut rest = bytemuck::cast_slice_mut(whole);
-    let mut parts: Vec<&mut [u8]> = Vec::with_capacity(engine.world());
-    for rank in 0..engine.world() {
-        let (part, others) = std::mem::take(&mut rest).split_at_mut(slices.of(rank).len() * size_of::<T>());
-        parts.push(part);
-        rest = others;
-    }
-    engine.all_gather(&mut parts)
+    let lens: Vec<usize> = (0..engine.world()).map(|rank| slices.of(rank).len() * size_of::<T>()).collect();
+    all_gather(engine, bytemuck::cast_slice_mut(whole), &lens)
 }
 
 /// Fills the parts of other peers, which lie in order.

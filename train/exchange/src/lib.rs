@@ -72,6 +72,6 @@ pub use narrow::Bf16;
 pub use one_bit::{BLOCK, OneBit, Residuals};
 pub use pairwise::{Number, Pairwise};
 pub use periodic::{Outer, OuterStep};
-pub use share::{Share, even, groups, range, shards};
+pub use share::{Share, even, groups, neighbours, range, shards};
 pub use waiting::{Overdue, Waiting};
 pub use watchdog::Watchdog;

@@ -7,7 +7,7 @@ use crate::bucket::{Bucket, to_owners};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::exact::{add_rows, gather};
-use crate::pairwise::{Block, Pairwise};
+use crate::pairwise::{Pairwise, one_each};
 use crate::slices::Slices;
 
 /// Elements that are widened at once.
@@ -25,17 +25,16 @@ impl Bf16 {
         buffers: Vec<Pairwise>,
         owners: Option<&[usize]>,
     ) -> Result<Vec<Vec<f32>>> {
-        let bucket = Bucket::new(engine, buffers, owners)?;
-        let world = engine.world();
-        if world == 1 {
-            let Bucket { sum, places } = bucket;
-            return Ok(places.split(sum.fold()?));
+        let Bucket { sum, places } = Bucket::new(engine, buffers, owners)?;
+        let own = sum.fold()?;
+        if engine.world() == 1 {
+            return Ok(places.split(own));
         }
-        let Bucket { sum, places } = bucket;
-        let mut whole = narrowed(&sum.fold()?);
+        let mut whole = narrowed(&own);
+        let even = Slices::even(whole.len(), engine.world(), 1);
         let slices = match &places.owned {
-            Some(owned) if places.is_direct(world) => Slices::owned(owned),
-            _ => Slices::even(whole.len(), world, 1),
+            Some(owned) => even.for_owners(owned),
+            None => even,
         };
         let slice = reduce(engine, &whole, &slices)?;
         let numbers = match &places.owned {
@@ -64,7 +63,7 @@ fn reduce(engine: &mut dyn Engine, own: &[u16], slices: &Slices) -> Result<Vec<u
     }
     engine.all_to_all(&send, &mut receive)?;
 
-    let order: Vec<Block> = (0..world as u64).map(|index| Block { level: 0, index }).collect();
+    let order = one_each(world);
     let (mut sum, mut wide) = (Vec::with_capacity(len), Vec::new());
     for begin in (0..len).step_by(CHUNK) {
         let width = CHUNK.min(len - begin);

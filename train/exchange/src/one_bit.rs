@@ -19,7 +19,7 @@ mod pack;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::exact::{Exact, Exchange, add_rows, all_gather, check_place};
-use crate::pairwise::{Block, Pairwise};
+use crate::pairwise::{Pairwise, one_each};
 use crate::share::{even, places};
 
 pub use pack::BLOCK;
@@ -190,7 +190,7 @@ impl OneBit {
         let mut receive: Vec<&mut [u8]> = received.iter_mut().map(Vec::as_mut_slice).collect();
         engine.all_to_all(&send, &mut receive)?;
 
-        let order: Vec<Block> = (0..world as u64).map(|index| Block { level: 0, index }).collect();
+        let order = one_each(world);
         let (mut sums, mut begin) = (Vec::with_capacity(lens[rank]), 0);
         for (state, _, parts) in &mut open {
             let width = parts[rank].len();

@@ -72,6 +72,22 @@ pub fn shards(sizes: &[u64], world: usize) -> Vec<usize> {
     owners
 }
 
+/// Groups neighbours of at most `most` together, or one longer one.
+pub fn neighbours(lens: &[usize], most: usize) -> Vec<Range<usize>> {
+    let (mut groups, mut filled) = (Vec::<Range<usize>>::new(), 0_usize);
+    for (at, len) in lens.iter().enumerate() {
+        filled = filled.saturating_add(*len);
+        match groups.last_mut() {
+            Some(group) if filled <= most => group.end = at + 1,
+            _ => {
+                filled = *len;
+                groups.push(at..at + 1);
+            }
+        }
+    }
+    groups
+}
+
 pub(crate) fn places(parts: &[usize]) -> Vec<Range<usize>> {
     let place = |end: &mut usize, part: &usize| {
         let begin = *end;

@@ -26,8 +26,17 @@ impl Slices {
         Self { slices: (0..world).map(slice).collect(), on_host }
     }
 
-    pub(crate) fn owned(owned: &[Range<usize>]) -> Self {
-        Self { slices: owned.to_vec(), on_host: 1 }
+    /// The ranges that ranks own, or these slices if the detour over them spares the largest owner's link more than it
+    /// costs.
+    pub(crate) fn for_owners(self, owned: &[Range<usize>]) -> Self {
+        let (world, len) = (owned.len(), owned.iter().map(Range::len).sum::<usize>());
+        let largest = owned.iter().map(Range::len).max().unwrap_or(0);
+        let is_worth_it = world > 2 && 4 * world * largest > 5 * len;
+        if is_worth_it || self.has_two_levels() { self } else { Self { slices: owned.to_vec(), on_host: 1 } }
+    }
+
+    pub(crate) fn are(&self, owned: &[Range<usize>]) -> bool {
+        self.slices == owned
     }
 
     pub(crate) fn hosts(&self) -> usize {

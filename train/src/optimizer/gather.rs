@@ -11,15 +11,13 @@ use burn::tensor::{
     DType, Shape, Tensor, TensorData,
     backend::{AutodiffBackend, Backend},
 };
+use exchange::neighbours;
 use host_optim::Code;
 use models::{Gpt, OnDemand};
 
 use super::host::HostPart;
 use super::owners::Owners;
-use crate::ranks::Ranks;
-
-/// Bytes of a round for each rank.
-const SLICE: usize = 4 << 20;
+use crate::ranks::{BUCKET_BYTES, Ranks};
 
 /// One parameter's weights on the wire.
 struct Weights {
@@ -59,7 +57,7 @@ pub(super) fn gathered<B: AutodiffBackend<InnerBackend: Managed>>(
     gpt.visit(&mut list);
     let mut on_demand = HashMap::new();
     let mut outcome = Ok(());
-    for round in rounds(list.found, SLICE * ranks.world()) {
+    for round in rounds(list.found, BUCKET_BYTES * ranks.world()) {
         let received = match received(&round, host.as_deref_mut(), &gpt, ranks) {
             Ok(received) => round.into_iter().zip(received),
             Err(error) => {
@@ -76,18 +74,9 @@ pub(super) fn gathered<B: AutodiffBackend<InnerBackend: Managed>>(
 
 /// Neighbours of at most `most` bytes together, or one longer one.
 fn rounds(list: Vec<Weights>, most: usize) -> Vec<Vec<Weights>> {
-    let (mut rounds, mut filled) = (Vec::<Vec<Weights>>::new(), most);
-    for weights in list {
-        filled = filled.saturating_add(weights.bytes());
-        match rounds.last_mut() {
-            Some(round) if filled <= most => round.push(weights),
-            _ => {
-                filled = weights.bytes();
-                rounds.push(vec![weights]);
-            }
-        }
-    }
-    rounds
+    let lens: Vec<usize> = list.iter().map(Weights::bytes).collect();
+    let mut list = list.into_iter();
+    neighbours(&lens, most).into_iter().map(|round| list.by_ref().take(round.len()).collect()).collect()
 }
 
 /// The bytes of a round's weights, from their owners.

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail, ensure};
 use bytemuck::Pod;
-use exchange::{Engine, Exact};
+use exchange::Engine;
 use runs::BadInput;
 
 use super::Ranks;
@@ -77,9 +77,9 @@ impl Ranks {
         self.heard(gathered).with_context(|| format!("receiving from rank {rank}"))
     }
 
-    /// As [`Exact::gather_owned`].
+    /// As [`exchange::Exact::gather_owned`].
     pub(crate) fn gather_owned(&mut self, bytes: &mut [u8], owned: &[usize]) -> anyhow::Result<()> {
-        let exact = Exact::default().on_hosts_of(self.on_host());
+        let exact = self.exact();
         let gathered = exact.gather_owned(self.engine()?, bytes, owned);
         self.heard(gathered).context("gathering what each rank owns")
     }

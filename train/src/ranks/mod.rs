@@ -27,6 +27,9 @@ use runs::directory::RunDirectory;
 
 use survival::FailedCall;
 
+/// Bytes that share a round, for each rank.
+pub(crate) const BUCKET_BYTES: usize = 4 << 20;
+
 const LEFT: &str = "these ranks have been left";
 
 trait Watched: Engine {
@@ -186,8 +189,9 @@ impl Ranks {
         Ok(())
     }
 
-    pub(crate) fn on_host(&self) -> usize {
-        self.host.of_each
+    /// The exact exchange, by hosts.
+    pub(crate) fn exact(&self) -> exchange::Exact {
+        exchange::Exact::default().on_hosts_of(self.host.of_each)
     }
 
     pub(crate) fn local(&self) -> (usize, usize) {

@@ -171,11 +171,7 @@ impl<I: Offloadable> Trainer<I> {
         let evaluation = loop {
             match self.measured_by_all(events) {
                 Ok(batches) => break Evaluation::of(&batches, &self.session.validation)?,
-                Err(error) => match self.drop_lost_ranks() {
-                    Ok(true) => {}
-                    Ok(false) => return Err(error),
-                    Err(other) => return Err(other.context(error)),
-                },
+                Err(error) => self.repeat_after(error)?,
             }
         };
         if self.ranks.leads() { Ok(self.report_evaluation(evaluation)) } else { Ok(None) }

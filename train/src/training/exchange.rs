@@ -63,9 +63,9 @@ impl Exchange {
             return Self::Alone(Alone);
         }
         match settings.exchange {
-            ExchangeKind::Exact => Self::Exact(Exact::new(shard, Wire::F32(ranks.on_host()))),
+            ExchangeKind::Exact => Self::Exact(Exact::new(shard, Wire::F32(ranks.exact()))),
             ExchangeKind::Bf16 => Self::Exact(Exact::new(shard, Wire::Bf16)),
-            ExchangeKind::OneBit => Self::OneBit(OneBit::new(settings.warm_up, ranks.on_host())),
+            ExchangeKind::OneBit => Self::OneBit(OneBit::new(settings.warm_up, ranks.exact())),
             ExchangeKind::Rarely => Self::Periodic(Periodic::new(settings)),
         }
     }

@@ -142,11 +142,8 @@ impl<I: Offloadable> Trainer<I> {
                 Ok(sum) => return Ok(sum),
                 Err(error) => anyhow!("step {} could not run: {error:#}", data.step),
             };
-            match self.drop_lost_ranks() {
-                Ok(true) => self.optimizer.withhold(),
-                Ok(false) => return Err(error),
-                Err(other) => return Err(other.context(error)),
-            }
+            self.repeat_after(error)?;
+            self.optimizer.withhold();
         }
     }
 
@@ -166,18 +163,22 @@ impl<I: Offloadable> Trainer<I> {
         loop {
             let Session { config, progress, .. } = &self.session;
             match self.exchange.agree(config, progress, stop, &mut self.ranks) {
-                Err(error) => match self.drop_lost_ranks() {
-                    Ok(true) => {}
-                    Ok(false) => return Err(error),
-                    Err(other) => return Err(other.context(error)),
-                },
+                Err(error) => self.repeat_after(error)?,
                 due => return due,
             }
         }
     }
 
-    /// Returns whether the others can repeat the step.
-    pub(super) fn drop_lost_ranks(&mut self) -> anyhow::Result<bool> {
+    /// Fails with `error` unless ranks are lost and the others can repeat the work.
+    pub(super) fn repeat_after(&mut self, error: anyhow::Error) -> anyhow::Result<()> {
+        match self.drop_lost_ranks() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(error),
+            Err(other) => Err(other.context(error)),
+        }
+    }
+
+    fn drop_lost_ranks(&mut self) -> anyhow::Result<bool> {
         let Some(loss) = self.exchange.drop_lost_ranks(&mut self.ranks)? else { return Ok(false) };
         // States under way return first: they would keep their old number.
         self.optimizer.settle()?;

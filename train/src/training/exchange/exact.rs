@@ -22,7 +22,7 @@ pub(crate) struct Exact {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Wire {
     /// Exactly, with this many ranks on each host.
-    F32(usize),
+    F32(exchange::Exact),
     Bf16,
 }
 
@@ -59,9 +59,7 @@ pub(super) fn reduce(wire: Wire, engine: &mut dyn Engine, bucket: Vec<Job>) -> S
     let owners: Option<Vec<usize>> = bucket.iter().map(|job| job.owner).collect();
     let own = bucket.into_iter().map(|job| job.own).collect();
     match wire {
-        Wire::F32(on_host) => {
-            exchange::Exact::default().on_hosts_of(on_host).sum_all(engine, own, owners.as_deref())
-        }
+        Wire::F32(exact) => exact.sum_all(engine, own, owners.as_deref()),
         Wire::Bf16 => exchange::Bf16.sum_all(engine, own, owners.as_deref()),
     }
 }

@@ -28,8 +28,8 @@ fn lock(buffers: &Mutex<Buffers>) -> MutexGuard<'_, Buffers> {
 }
 
 impl OneBit {
-    pub(super) fn new(warm_up: u64, on_host: usize) -> Self {
-        Self { warm_up, exact: Wire::F32(on_host), buffers: Arc::default() }
+    pub(super) fn new(warm_up: u64, exact: exchange::Exact) -> Self {
+        Self { warm_up, exact: Wire::F32(exact), buffers: Arc::default() }
     }
 
     /// `step` counts from 1. Forgets residuals of an unsettled step.

@@ -12,11 +12,11 @@ use burn::backend::Autodiff;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::backend::{Backend, BackendTypes};
 use burn::tensor::{Shape, Tensor};
-use exchange::Pairwise;
+use exchange::{Pairwise, neighbours};
 use models::{Gpt, ParameterInfo, Part};
 
 use super::sum::Sum;
-use crate::ranks::{BackgroundSums, Job};
+use crate::ranks::{BUCKET_BYTES, BackgroundSums, Job};
 
 pub(crate) struct OverlappedReduce<I: Backend> {
     pub(crate) sums: BackgroundSums,
@@ -24,9 +24,6 @@ pub(crate) struct OverlappedReduce<I: Backend> {
     next: usize,
     under_way: VecDeque<UnderWay<I>>,
 }
-
-/// Elements of a bucket for each rank: 4 MiB.
-const SLICE: usize = 1 << 20;
 
 /// Order of submission, buckets, and most elements under way.
 #[derive(Debug, PartialEq, Eq)]
@@ -74,25 +71,18 @@ impl ReduceOrder {
         }
         let lens: Vec<usize> = in_turn.iter().map(|(_, parameter)| elements(parameter)).collect();
         // Two buckets at least are under way.
-        let ends = bucket_ends(&lens, (SLICE * world).min(window / 2));
+        let ends = bucket_ends(&lens, (BUCKET_BYTES / size_of::<f32>() * world).min(window / 2));
         Self { ids: in_turn.into_iter().map(|(id, _)| id).collect(), places, window, ends }
     }
 }
 
 /// Buckets of at most `most` elements, or of one longer buffer.
 fn bucket_ends(lens: &[usize], most: usize) -> Vec<bool> {
-    let mut filled = 0_usize;
-    let mut begins = lens.iter().map(|len| {
-        filled += len;
-        let begins = filled > most;
-        if begins {
-            filled = *len;
-        }
-        begins
-    });
-    // The first buffer begins a bucket in any case.
-    _ = begins.next();
-    begins.chain([true]).take(lens.len()).collect()
+    let mut ends = vec![false; lens.len()];
+    for bucket in neighbours(lens, most) {
+        ends[bucket.end - 1] = true;
+    }
+    ends
 }
 
 impl<I: Backend> OverlappedReduce<I> {
