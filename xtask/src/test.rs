@@ -11,7 +11,7 @@ use std::{
     fs,
     hash::{BuildHasher, Hasher},
     io::Write,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -27,7 +27,7 @@ use crate::{
 };
 use binary::{Binary, Ran, Selection};
 use missing::Missing;
-use passed::Passed;
+use passed::{Earlier, Passed};
 
 /// Lets tests use one build of the CUDA stand-in.
 const STAND_IN: &str = "SPILLWAY_STAND_IN";
@@ -43,7 +43,7 @@ pub(crate) struct Test {
     /// Run everything, with the checks that a release leaves out and random cases drawn afresh; takes hours
     #[arg(long)]
     full: bool,
-    /// Leave out what a full run that was interrupted has passed, unless it was built anew since
+    /// Leave out tests that an interrupted full run has passed, unless they were built anew since
     #[arg(long = "continue", requires = "full")]
     continues: bool,
     /// Only tests of this package; may be repeated
@@ -94,27 +94,17 @@ impl Test {
             variables.push((STAND_IN, folder.display().to_string()));
         }
 
-        let passed = Passed::open(workspace.target.join("tests-passed"), self.continues)?;
         let binaries = times.measure("compile", "tests", |_| build::binaries(size, &self.package))?;
+        let passed = Passed::open(workspace.target.join("tests-passed"), self.continues)?;
+        // Filtered runs pass for themselves.
+        let passed = (size == Size::Full && self.filters.is_empty()).then_some(passed);
+        let run = Run { size, variables, not_run, passed };
         let mut total = Ran::default();
         let mut failed = Vec::new();
         for binary in &binaries {
             for selection in binary.selections(size, &self.filters)? {
                 let name = format!("{binary}{selection}");
-                if let Some((ran, took, lacked)) = passed.find(&name, &binary.executable)? {
-                    println!("passed before: {name}");
-                    times.keep("tests", &name, took, true)?;
-                    append(&not_run, lacked)?;
-                    total.add(&ran);
-                    continue;
-                }
-                let lacked = fs::read_to_string(&not_run).unwrap_or_default().len();
-                let started = Instant::now();
-                let ran = self.run_binary(binary, &selection, &variables, times)?;
-                if size == Size::Full && self.filters.is_empty() && ran.succeeded {
-                    let lacked = fs::read_to_string(&not_run).unwrap_or_default().split_off(lacked);
-                    passed.keep(&name, &binary.executable, &ran, started.elapsed(), &lacked)?;
-                }
+                let ran = run.binary(binary, selection, &name, times)?;
                 if !ran.succeeded {
                     failed.push(name);
                 }
@@ -126,7 +116,7 @@ impl Test {
         let is_documented = self.package.is_empty() || !documented.is_empty();
         if self.filters.is_empty() && is_documented {
             let ran = times.measure("compile", "and run documentation's examples", |_| {
-                build::documentation(size, &documented, &variables)
+                build::documentation(size, &documented, &run.variables)
             })?;
             if !ran.succeeded {
                 failed.push("documentation's examples".to_owned());
@@ -140,7 +130,7 @@ impl Test {
             }
         }
 
-        let missing = Missing::read(&fs::read_to_string(&not_run).unwrap_or_default());
+        let missing = Missing::read(&fs::read_to_string(&run.not_run).unwrap_or_default());
         let closing = closing_line(&total, &missing);
         if !failed.is_empty() {
             bail!("{closing}\nfailed: {}", failed.join(", "));
@@ -151,23 +141,43 @@ impl Test {
             minutes(started.elapsed())
         ))
     }
+}
 
-    fn run_binary(
-        &self,
-        binary: &Binary,
-        selection: &Selection,
-        variables: &[(&'static str, String)],
-        times: &mut Times,
-    ) -> Result<Ran> {
-        let limit = match self.size() {
+struct Run {
+    size: Size,
+    variables: Vec<(&'static str, String)>,
+    /// File of missing needs.
+    not_run: PathBuf,
+    passed: Option<Passed>,
+}
+
+impl Run {
+    fn binary(&self, binary: &Binary, selection: Selection, name: &str, times: &mut Times) -> Result<Ran> {
+        let limit = match self.size {
             Size::Quick => Duration::from_mins(15),
             Size::Gate => Duration::from_mins(40),
             Size::Full => Duration::from_hours(24),
         };
-        println!("running {binary}{selection}");
+        let (mut earlier, mut recorder) = (Earlier::default(), None);
+        if let Some(passed) = &self.passed {
+            earlier = passed.earlier(name, &binary.executable)?;
+            append(&self.not_run, &earlier.not_run)?;
+            recorder = Some(passed.recorder(name, &binary.executable, &self.not_run)?);
+        }
+        let mut ran = Ran { passed: earlier.tests.len(), succeeded: true, ..Ran::default() };
+        match ran.passed {
+            0 => println!("running {name}"),
+            passed => println!("running {name} without {passed} tests that passed before"),
+        }
         let started = Instant::now();
-        let ran = binary.run(selection, variables, limit)?;
-        times.keep("tests", &format!("{binary}{selection}"), started.elapsed(), ran.succeeded)?;
+        if let Some(left) = selection.without(earlier.tests) {
+            let now = binary.run(&left, &self.variables, limit, &mut |line| {
+                recorder.as_mut().map_or(Ok(()), |recorder| recorder.read(line))
+            })?;
+            ran.add(&now);
+            ran.succeeded = now.succeeded;
+        }
+        times.keep("tests", name, earlier.took + started.elapsed(), ran.succeeded)?;
         Ok(ran)
     }
 }

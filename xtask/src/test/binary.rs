@@ -25,8 +25,8 @@ pub(super) struct Binary {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Selection {
-    /// Given texts, only tests that contain one.
-    Unmarked(Vec<String>),
+    /// Given filters, only tests that contain one.
+    Unmarked { filters: Vec<String>, left_out: Vec<String> },
     /// `#[ignore]` tests of a larger size.
     Marked(Vec<String>),
 }
@@ -37,6 +37,38 @@ pub(super) struct Ran {
     pub(super) failed: usize,
     pub(super) ignored: usize,
     pub(super) succeeded: bool,
+}
+
+impl Selection {
+    /// `None` if none of its tests are left.
+    pub(super) fn without(self, tests: Vec<String>) -> Option<Self> {
+        match self {
+            // With filters, `--exact` would apply to them too.
+            Self::Unmarked { filters, .. } if filters.is_empty() => {
+                Some(Self::Unmarked { filters, left_out: tests })
+            }
+            Self::Unmarked { .. } => Some(self),
+            Self::Marked(marked) => {
+                let left: Vec<String> = marked.into_iter().filter(|test| !tests.contains(test)).collect();
+                (!left.is_empty()).then_some(Self::Marked(left))
+            }
+        }
+    }
+
+    fn arguments(&self) -> Vec<&str> {
+        match self {
+            Self::Unmarked { filters, left_out } if left_out.is_empty() => {
+                filters.iter().map(String::as_str).collect()
+            }
+            Self::Unmarked { left_out, .. } => {
+                let skipped = left_out.iter().flat_map(|test| ["--skip", test.as_str()]);
+                ["--exact"].into_iter().chain(skipped).collect()
+            }
+            Self::Marked(tests) => {
+                ["--ignored", "--exact"].into_iter().chain(tests.iter().map(String::as_str)).collect()
+            }
+        }
+    }
 }
 
 impl Ran {
@@ -72,7 +104,7 @@ fn belongs(test: &str, size: Size) -> bool {
 
 impl Binary {
     pub(super) fn selections(&self, size: Size, filters: &[String]) -> Result<Vec<Selection>> {
-        let mut selections = vec![Selection::Unmarked(filters.to_vec())];
+        let mut selections = vec![Selection::Unmarked { filters: filters.to_vec(), left_out: Vec::new() }];
         if size > Size::Quick {
             let listed = self.invocation().arguments(["--list", "--ignored"]).output(&self.folder)?;
             let matches = |test: &str| filters.is_empty() || filters.iter().any(|part| test.contains(part));
@@ -94,19 +126,15 @@ impl Binary {
             .environment("CARGO_MANIFEST_DIR", self.folder.to_string_lossy())
     }
 
-    /// Shows output when the limit kills the process, and on failure.
+    /// Shows output when the limit kills the process, and on failure. `read` gets each line at once.
     pub(super) fn run(
         &self,
         selection: &Selection,
         variables: &[(&'static str, String)],
         limit: Duration,
+        read: &mut dyn FnMut(&str) -> Result<()>,
     ) -> Result<Ran> {
-        let invocation = match selection {
-            Selection::Unmarked(filters) => self.invocation().arguments(filters.clone()),
-            Selection::Marked(tests) => {
-                self.invocation().arguments(["--ignored", "--exact"]).arguments(tests.clone())
-            }
-        };
+        let invocation = self.invocation().arguments(selection.arguments());
         let invocation = variables
             .iter()
             .fold(invocation, |invocation, (name, value)| invocation.environment(name, value));
@@ -116,11 +144,15 @@ impl Binary {
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("{} could not be started", self.executable.display()))?;
-        watch(child, limit)
+        watch(child, limit, read)
     }
 }
 
-pub(super) fn watch(mut child: Child, limit: Duration) -> Result<Ran> {
+pub(super) fn watch(
+    mut child: Child,
+    limit: Duration,
+    read: &mut dyn FnMut(&str) -> Result<()>,
+) -> Result<Ran> {
     let started = Instant::now();
     let lines = reader(child.stdout.take().context("its output is piped")?);
     let (mut ran, mut printed) = (Ran::default(), String::new());
@@ -129,6 +161,7 @@ pub(super) fn watch(mut child: Child, limit: Duration) -> Result<Ran> {
         match lines.recv_timeout(left) {
             Ok(line) => {
                 ran.read(&line);
+                read(&line)?;
                 if line.starts_with("test result: ") {
                     println!("{line}");
                 }
@@ -171,7 +204,7 @@ impl fmt::Display for Binary {
 impl fmt::Display for Selection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unmarked(_) => Ok(()),
+            Self::Unmarked { .. } => Ok(()),
             Self::Marked(tests) => write!(f, " ({} of larger sizes)", tests.len()),
         }
     }
@@ -201,6 +234,22 @@ mod tests {
         assert_eq!(sizes.map(|size| belongs("child::runs_the_gate", size)), [false; 3]);
     }
 
+    #[test]
+    fn a_selection_leaves_out_passed_tests_and_never_turns_into_all_tests() {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let unmarked = |filters| Selection::Unmarked { filters, left_out: Vec::new() };
+        let arguments = |selection: Selection, passed: &[&str]| {
+            let left = selection.without(names(passed))?;
+            Some(left.arguments().join(" "))
+        };
+        assert_eq!(arguments(unmarked(vec![]), &[]).unwrap(), "");
+        assert_eq!(arguments(unmarked(vec![]), &["a", "b"]).unwrap(), "--exact --skip a --skip b");
+        assert_eq!(arguments(unmarked(names(&["cube"])), &["a"]).unwrap(), "cube");
+        let marked = || Selection::Marked(names(&["full::a", "full::b"]));
+        assert_eq!(arguments(marked(), &["full::a"]).unwrap(), "--ignored --exact full::b");
+        assert_eq!(arguments(marked(), &["full::b", "full::a"]), None);
+    }
+
     #[cfg(unix)]
     fn shell(script: &str) -> Child {
         Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap()
@@ -211,7 +260,7 @@ mod tests {
     fn a_process_that_hangs_is_killed_at_the_limit_and_has_failed() {
         let started = Instant::now();
         let hanging = "echo 'test result: ok. 1 passed; 0 failed'; exec sleep 60";
-        let ran = watch(shell(hanging), Duration::from_millis(300)).unwrap();
+        let ran = watch(shell(hanging), Duration::from_millis(300), &mut |_| Ok(())).unwrap();
         assert_eq!(ran, Ran { passed: 1, failed: 0, ignored: 0, succeeded: false });
         assert!(started.elapsed() < Duration::from_secs(30));
     }
@@ -220,6 +269,6 @@ mod tests {
     #[test]
     fn a_process_that_crashes_after_its_tests_has_failed() {
         let crashing = "echo 'test result: ok. 1 passed; 0 failed'; exit 3";
-        assert!(!watch(shell(crashing), Duration::from_mins(1)).unwrap().succeeded);
+        assert!(!watch(shell(crashing), Duration::from_mins(1), &mut |_| Ok(())).unwrap().succeeded);
     }
 }

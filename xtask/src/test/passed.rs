@@ -5,15 +5,13 @@ use std::{
     hash::{DefaultHasher, Hasher},
     io::Read,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::binary::Ran;
-
-/// One JSON record a line per passed selection of tests.
+/// One JSON record a line per passed test.
 pub(super) struct Passed {
     file: PathBuf,
     earlier: Vec<Record>,
@@ -21,14 +19,22 @@ pub(super) struct Passed {
 
 #[derive(Serialize, Deserialize)]
 struct Record {
-    name: String,
+    binary: String,
     /// Digest of the executable: a new build runs again.
     digest: u64,
-    passed: usize,
-    ignored: usize,
+    test: String,
+    /// Since the test before it ended.
     seconds: f64,
-    /// Missing needs, as the tests reported them.
+    /// Missing needs, as the test reported them.
     not_run: String,
+}
+
+/// What earlier runs of a binary passed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Earlier {
+    pub(super) tests: Vec<String>,
+    pub(super) took: Duration,
+    pub(super) not_run: String,
 }
 
 impl Passed {
@@ -43,36 +49,56 @@ impl Passed {
         Ok(Self { file, earlier })
     }
 
-    /// Counts, time and missing needs of `name`, if this executable has passed.
-    pub(super) fn find(&self, name: &str, executable: &Path) -> Result<Option<(Ran, Duration, &str)>> {
-        let Some(record) = self.earlier.iter().rev().find(|record| record.name == name) else {
-            return Ok(None);
-        };
-        if record.digest != digest(executable)? {
-            return Ok(None);
+    pub(super) fn earlier(&self, binary: &str, executable: &Path) -> Result<Earlier> {
+        let digest = digest(executable)?;
+        let mut earlier = Earlier::default();
+        for record in &self.earlier {
+            if record.binary == binary && record.digest == digest {
+                earlier.tests.push(record.test.clone());
+                earlier.took += Duration::from_secs_f64(record.seconds);
+                earlier.not_run += &record.not_run;
+            }
         }
-        let ran = Ran { passed: record.passed, failed: 0, ignored: record.ignored, succeeded: true };
-        Ok(Some((ran, Duration::from_secs_f64(record.seconds), &record.not_run)))
+        Ok(earlier)
     }
 
-    pub(super) fn keep(
-        &self,
-        name: &str,
-        executable: &Path,
-        ran: &Ran,
-        took: Duration,
-        not_run: &str,
-    ) -> Result<()> {
-        let record = Record {
-            name: name.to_owned(),
+    /// Keeps the tests of `binary` that pass; `not_run` is the file of missing needs.
+    pub(super) fn recorder(&self, binary: &str, executable: &Path, not_run: &Path) -> Result<Recorder> {
+        Ok(Recorder {
+            file: self.file.clone(),
+            binary: binary.to_owned(),
             digest: digest(executable)?,
-            passed: ran.passed,
-            ignored: ran.ignored,
-            seconds: took.as_secs_f64(),
             not_run: not_run.to_owned(),
+            last: Instant::now(),
+        })
+    }
+}
+
+pub(super) struct Recorder {
+    file: PathBuf,
+    binary: String,
+    digest: u64,
+    not_run: PathBuf,
+    last: Instant,
+}
+
+impl Recorder {
+    /// Reads a line of the binary's output.
+    pub(super) fn read(&mut self, line: &str) -> Result<()> {
+        let Some(test) = line.strip_prefix("test ").and_then(|line| line.strip_suffix(" ... ok")) else {
+            return Ok(());
         };
-        let line = serde_json::to_string(&record)? + "\n";
-        super::append(&self.file, &line)
+        let needs = fs::read_to_string(&self.not_run).unwrap_or_default();
+        let is_its = |line: &&str| line.split_once('\t').is_some_and(|(_, name)| name == test);
+        let record = Record {
+            binary: self.binary.clone(),
+            digest: self.digest,
+            test: test.to_owned(),
+            seconds: self.last.elapsed().as_secs_f64(),
+            not_run: needs.lines().filter(is_its).map(|line| format!("{line}\n")).collect(),
+        };
+        self.last = Instant::now();
+        super::append(&self.file, &(serde_json::to_string(&record)? + "\n"))
     }
 }
 
@@ -95,28 +121,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_continued_run_leaves_out_what_the_same_executable_has_passed() {
+    fn a_continued_run_leaves_out_the_tests_that_the_same_executable_has_passed() {
         let folder = std::env::temp_dir().join(format!("passed-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let (file, executable) = (folder.join("passed"), folder.join("it"));
+        let [file, executable, not_run] = ["passed", "it", "not-run"].map(|name| folder.join(name));
         fs::write(&executable, "one build").unwrap();
-        let ran = Ran { passed: 3, failed: 0, ignored: 1, succeeded: true };
-        let took = Duration::from_secs(2);
-        let find = |continues: bool| {
+        fs::write(&not_run, "mpi\tranks::one\nmpi\tranks::two\n").unwrap();
+        let earlier = |continues: bool| {
             let passed = Passed::open(file.clone(), continues).unwrap();
-            let found = passed.find("pager it", &executable).unwrap();
-            found.map(|(ran, took, lacked)| (ran.passed, took, lacked.to_owned()))
+            let earlier = passed.earlier("pager it", &executable).unwrap();
+            (earlier.tests, earlier.not_run)
         };
 
         let passed = Passed::open(file.clone(), false).unwrap();
-        passed.keep("pager it", &executable, &ran, took, "mpi\tranks::one\n").unwrap();
-        crate::test::append(&file, r#"{"name": "pa"#).unwrap();
-        assert_eq!(find(true), Some((3, took, "mpi\tranks::one\n".to_owned())));
+        let mut recorder = passed.recorder("pager it", &executable, &not_run).unwrap();
+        for line in
+            ["running 3 tests", "test ranks::one ... ok", "test ranks::two ... FAILED", "test b ... ok"]
+        {
+            recorder.read(line).unwrap();
+        }
+        crate::test::append(&file, r#"{"binary": "pa"#).unwrap();
+        let nothing = (vec![], String::new());
+        let kept = (vec!["ranks::one".to_owned(), "b".to_owned()], "mpi\tranks::one\n".to_owned());
+        assert_eq!(earlier(true), kept);
         fs::write(&executable, "another build").unwrap();
-        assert_eq!(find(true), None);
+        assert_eq!(earlier(true), nothing);
         fs::write(&executable, "one build").unwrap();
-        assert_eq!(find(false), None);
-        assert_eq!(find(true), None);
+        assert_eq!(earlier(false), nothing);
+        assert_eq!(earlier(true), nothing);
         fs::remove_dir_all(&folder).unwrap();
     }
 }
