@@ -43,8 +43,6 @@ impl Schedule {
     }
 }
 
-const SEEDS: &str = "SPILLWAY_SEEDS";
-
 /// Schedules of a promise, eager first. All but `One` run every schedule in the full suite.
 #[derive(Debug, Clone, Copy)]
 pub enum Schedules {
@@ -69,9 +67,7 @@ impl Schedules {
             (Self::Every, Size::Quick) | (Self::Few, Size::Gate) => vec![Eager, Random(1)],
             (Self::Every, Size::Gate) => vec![Eager, Lazy, Random(1)],
             (Self::Every | Self::Few | Self::OneOrEvery, Size::Full) => {
-                let seeds = std::env::var(SEEDS).unwrap_or_else(|_| "50".to_owned());
-                let seeds: u64 = seeds.parse().expect("SPILLWAY_SEEDS is a number of seeds");
-                [Eager, Lazy].into_iter().chain((1..=seeds).map(Random)).collect()
+                [Eager, Lazy].into_iter().chain(suite::schedule_seeds().map(Random)).collect()
             }
         }
     }

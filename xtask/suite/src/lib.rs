@@ -12,4 +12,4 @@ mod size;
 pub use command_line::command_line;
 pub use need::{NOT_RUN, Need, REQUIRE};
 pub use reference::{WRITE_REFERENCE, assert_reference};
-pub use size::{SIZE, Size, cases, first, size};
+pub use size::{SIZE, Size, cases, first, schedule_seeds, size};

@@ -1,6 +1,6 @@
 //! The three sizes of the test suite.
 
-use std::str::FromStr;
+use std::{env, ops::Range, str::FromStr};
 
 /// Variable that names the size: `quick`, `gate` or `full`.
 pub const SIZE: &str = "SPILLWAY_TESTS";
@@ -49,10 +49,29 @@ impl FromStr for Size {
 /// # Panics
 /// If `SPILLWAY_TESTS` names no size.
 pub fn size() -> Size {
-    match std::env::var(SIZE) {
+    match env::var(SIZE) {
         Ok(name) => name.parse().unwrap_or_else(|error: String| panic!("{error}")),
         Err(_) => Size::Quick,
     }
+}
+
+/// Variable that gives the full suite's number of random schedules.
+const SEEDS: &str = "SPILLWAY_SEEDS";
+
+/// Seeds of random schedules: one; in the full suite twenty, or `SPILLWAY_SEEDS`, others in each run.
+///
+/// # Panics
+/// If the variables hold no numbers.
+pub fn schedule_seeds() -> Range<u64> {
+    let number = |name: &str, otherwise| match env::var(name) {
+        Ok(text) => text.parse::<u64>().unwrap_or_else(|_| panic!("{name} is `{text}`, not a number")),
+        Err(_) => otherwise,
+    };
+    if size() < Size::Full {
+        return 1..2;
+    }
+    let first = 1 + number("PROPTEST_RNG_SEED", 0) % 1_000_000;
+    first..first + number(SEEDS, 20)
 }
 
 /// Random cases: `usual`, or ten times as many in the full suite.

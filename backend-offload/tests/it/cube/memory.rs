@@ -117,7 +117,7 @@ fn stays_flat<T: Target>(parameters: &Facts) -> Facts {
 }
 
 fn training_run_after_run_leaves_usage_flat(machine: &Machine) {
-    let steps = if machine.follows_another() { 5 } else { suite::size().pick(10, 50, 50) };
+    let steps = if machine.follows_another() { 5 } else { suite::size().pick(6, 50, 50) };
     machine.run(machine.child("cube/stays flat").with("steps", steps));
 }
 
