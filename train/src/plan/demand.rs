@@ -255,7 +255,9 @@ impl Demand {
             .saturating_mul(operations.mlp_tensors())
             .max(scores.saturating_mul(score_tensors))
             .max(logits.saturating_mul(logit_tensors));
-        let update_or_sum = updates.named.max(Operations::SUM_TENSORS * learns.largest_sum(largest));
+        let on_device = if placement.on_device > 0 { passes.micro_batches } else { together };
+        let summed_tensors = operations.sum_tensors(u64::from(on_device.ilog2()));
+        let update_or_sum = updates.named.max(summed_tensors * learns.largest_sum(largest));
         // Initial weights are scaled in f32.
         let drawn = 2 * WIDE * footprint.largest_tensor;
         // Whole parameters are divided: one rank has the largest.

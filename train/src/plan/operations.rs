@@ -8,6 +8,8 @@ use runs::config::{Config, OptimizerKind};
 
 use crate::optimizer::BLOCK_BYTES;
 
+const FUSED_OPERANDS: u64 = 8;
+
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 #[derive(Debug, Clone, Copy)]
@@ -82,5 +84,8 @@ impl Operations {
         [3, if self.caps_logits { 3 } else { 2 }]
     }
 
-    pub(super) const SUM_TENSORS: u64 = 3;
+    /// A sum of gradients with `folded` earlier ones, which a fused kernel adds at once.
+    pub(super) fn sum_tensors(self, folded: u64) -> u64 {
+        if self.fused { (2 + folded.max(1)).min(FUSED_OPERANDS) } else { 3 }
+    }
 }

@@ -38,6 +38,17 @@ fn a_smaller_host_gets_a_smaller_group_and_no_refusal() {
 }
 
 #[test]
+fn a_fusing_device_adds_the_sums_of_a_group_in_one_operation() {
+    let floor = |together: &str| {
+        let short = ["train.micro_batch=1", "train.sequence=16", "model.vocab_size=512"];
+        let settings = [&short[..], &["model.compute=f32", "tokenizer.kind=bytes", together]].concat();
+        chosen(&settings, &large(8 * GIB, 400 * GIB)).floor
+    };
+    let [alone, four, all] = ["train.together=1", "train.together=4", "train.together=16"].map(floor);
+    assert_eq!([4 * alone, 6 * alone], [3 * four, 3 * all]);
+}
+
+#[test]
 fn micro_batches_pass_alone_if_nothing_spills_or_all_activations_are_kept() {
     let unlimited = Machine { device_budget: None, ..card(0) };
     let toy = |set: &[&str]| plan("toy", &[&["train.accumulate=8"], set].concat(), &unlimited).together;
