@@ -156,7 +156,8 @@ impl OffloadConfig {
     }
 
     /// Computes nothing: tensors read as zeros, and their memory is never touched. With [`trace`](Self::trace) and no
-    /// budget, this records a program for another machine. CPU adapter only. Also `OFFLOAD_DRY_RUN=1`.
+    /// budget, this records a program for another machine. CPU adapter only, or the stand-in for CUDA. Also
+    /// `OFFLOAD_DRY_RUN=1`.
     #[must_use]
     pub fn dry_run(mut self, dry: bool) -> Self {
         self.dry_run = Some(dry);

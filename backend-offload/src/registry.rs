@@ -51,7 +51,7 @@ pub struct DeviceFacts {
     pub default_budget: Budget,
     /// Missing optional parts and their sources; the device is slower without them.
     pub lacking: Option<String>,
-    /// Simulated in ordinary memory.
+    /// Simulated in ordinary memory, so that it can compute nothing.
     pub simulated: bool,
 }
 
@@ -164,7 +164,8 @@ impl Registry {
             return Err(OffloadError::Unsupported {
                 operation: "a dry run".to_owned(),
                 backend: "a device with memory of its own",
-                reason: "the memory that its kernels take is known only by running them; use the CPU adapter",
+                reason: "the memory that its kernels take is known only by running them; use the CPU adapter, or the \
+                         stand-in for CUDA with `STAND_IN_COMPUTE=0`",
             });
         }
 

@@ -57,6 +57,8 @@ pub(crate) struct Device {
     pub(crate) count: u32,
     /// Major version times ten, plus minor.
     pub(crate) capability: u32,
+    /// Otherwise work takes its time on the simulated clock and moves no byte.
+    pub(crate) computes: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -87,7 +89,7 @@ pub(crate) struct Compiler {
 }
 
 const PREFIX: &str = "STAND_IN_";
-const KNOWN: [&str; 23] = [
+const KNOWN: [&str; 24] = [
     "MODE",
     "SEED",
     "RACES",
@@ -100,6 +102,7 @@ const KNOWN: [&str; 23] = [
     "FAIL_COPY_AFTER",
     "STICKY",
     "CC",
+    "COMPUTE",
     "DEVICES",
     "REPORT",
     "TRACE",
@@ -165,6 +168,7 @@ impl Settings {
         let device = Device {
             count: devices,
             capability: given.number("CC", 70, "a compute capability such as 70", &u32::from_str_radix)?,
+            computes: given.parsed("COMPUTE", true, "0 or 1", switch)?,
         };
         let memory = Memory {
             device: given.parsed("VRAM", 4 << 30, SIZE, size)?,
@@ -293,6 +297,7 @@ mod tests {
             ("STAND_IN_FAIL_COPY_AFTER", "0"),
             ("STAND_IN_STICKY", "1"),
             ("STAND_IN_CC", "80"),
+            ("STAND_IN_COMPUTE", "0"),
             ("STAND_IN_DEVICES", "2"),
             ("STAND_IN_REPORT", "-"),
             ("STAND_IN_TRACE", ""),
@@ -306,7 +311,7 @@ mod tests {
         assert_eq!((settings.memory.granule, settings.memory.reuse), (2 << 20, true));
         let faults = Faults { allocations_after: Some(3), copies_after: Some(0), sticky: true };
         assert_eq!(settings.faults, faults);
-        assert_eq!((settings.device.capability, settings.device.count), (80, 2));
+        assert_eq!(settings.device, Device { count: 2, capability: 80, computes: false });
         assert_eq!((settings.report, settings.trace), (Some("-".into()), None));
         assert_eq!((settings.prices.link.pinned, settings.compiler.flags.len()), (1e9, 2));
         assert_eq!(settings.compiler.program, "g++");

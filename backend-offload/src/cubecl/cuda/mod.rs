@@ -121,12 +121,12 @@ impl InnerRuntime for CudaRuntime {
         }
 
         Ok(DeviceFacts {
+            simulated: found.model.as_deref() == Some(COMPUTES_NOTHING),
             name,
             model: found.model,
             memory: Some(found.memory),
             default_budget: Budget::Share(0.9),
             lacking,
-            simulated: false,
         })
     }
 
@@ -134,6 +134,9 @@ impl InnerRuntime for CudaRuntime {
         SlabSource::Pinned(page_locked)
     }
 }
+
+/// How the stand-in for the driver names a device under `STAND_IN_COMPUTE=0`: a dry run needs no other.
+const COMPUTES_NOTHING: &str = "CUDA stand-in that computes nothing";
 
 /// Whether this machine has an NVIDIA driver; [`probe`](crate::probe) checks other components.
 pub fn cuda_driver_found() -> bool {

@@ -95,7 +95,9 @@ pub(super) fn exists(device: c_int) -> bool {
 /// `name` must have room for `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, _device: c_int) -> Status {
-    let text = b"CUDA stand-in\0";
+    let computes = settings().device.computes;
+    // The library allows dry runs on the second.
+    let text: &[u8] = if computes { b"CUDA stand-in\0" } else { b"CUDA stand-in that computes nothing\0" };
     let length = text.len().min(length.max(0) as usize);
     // SAFETY: promised by the caller.
     unsafe { ptr::copy_nonoverlapping(text.as_ptr(), name.cast(), length) };

@@ -7,7 +7,7 @@ use crate::{
     cuda::Cuda,
 };
 
-pub(crate) const SCENARIOS: &[Scenario] = &[("copies", copies)];
+pub(crate) const SCENARIOS: &[Scenario] = &[("copies", copies), ("untouched", untouched)];
 
 fn copies() {
     let cuda = Cuda::start();
@@ -15,6 +15,24 @@ fn copies() {
     let x = cuda.allocate(1000, stream);
     cuda.upload(x, &[1_u8; 1000], stream);
     cuda.download(&mut [0_u8; 1000], x, stream);
+}
+
+fn untouched() {
+    let cuda = Cuda::start();
+    let stream = cuda.stream();
+    // More than any machine that runs this has.
+    let x = cuda.allocate(1 << 40, stream);
+    let mut bytes = [7_u8; 1000];
+    cuda.upload(x, &[1_u8; 1000], stream);
+    cuda.download(&mut bytes, x, stream);
+    assert_eq!(bytes, [0; 1000], "small downloads read zeros");
+}
+
+#[test]
+fn a_stand_in_that_computes_nothing_counts_copies_and_touches_no_memory() {
+    let ended = run("untouched", &[("COMPUTE", "0"), ("VRAM", "2048G")]);
+    ended.passes();
+    assert!(ended.report.contains(r#""peak_device_bytes":1099511627776"#), "{}", ended.report);
 }
 
 #[test]
