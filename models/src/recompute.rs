@@ -46,9 +46,19 @@ where
     F: FnMut(Gpt<Autodiff<I, C>>, GradientsParams) -> Gpt<Autodiff<I, C>>,
 {
     let group = vec![(batch, *options)];
-    let (model, mut losses) =
+    let mut swept =
         sweep_together(model, group, kernels, every, |model, _, gradients| on_segment(model, gradients));
-    (model, losses.pop().expect("one batch has one loss"))
+    (swept.model, swept.losses.pop().expect("one batch has one loss"))
+}
+
+/// What [`sweep_together`] leaves.
+pub struct Swept<I: Backend, C: CheckpointStrategy> {
+    /// The callback's last model.
+    pub model: Gpt<Autodiff<I, C>>,
+    /// Each batch's loss, `[1]`.
+    pub losses: Vec<Tensor<I, 1>>,
+    /// Bytes of all batches' segment inputs at the end of the forward pass.
+    pub kept_bytes: u64,
 }
 
 /// As [`sweep`], for a group of batches, with each one's own bits. All pass a segment before the next one's weights are
@@ -61,7 +71,7 @@ pub fn sweep_together<I, C, F>(
     kernels: Lean,
     every: usize,
     mut on_segment: F,
-) -> (Gpt<Autodiff<I, C>>, Vec<Tensor<I, 1>>)
+) -> Swept<I, C>
 where
     I: Backend,
     C: CheckpointStrategy,
@@ -70,6 +80,7 @@ where
     let segments = segments(model.config().n_layer, every);
     let embedding = model.wte.id;
     let mut passes = forward(&model, &segments, group, Plain(kernels.0));
+    let kept_bytes = passes.iter().flat_map(|pass| &pass.kept).map(SegmentInput::bytes).sum();
 
     for (place, pass) in passes.iter_mut().enumerate() {
         let gradients = pass.backward_head(&model, kernels);
@@ -85,7 +96,7 @@ where
         }
     }
     let losses = passes.into_iter().map(|pass| pass.loss.expect("the head has computed it")).collect();
-    (model, losses)
+    Swept { model, losses, kept_bytes }
 }
 
 struct BatchPass<I: Backend> {
@@ -219,6 +230,18 @@ impl<I: Backend> SegmentInput<I> {
         }
         let (shape, kind) = (input.shape(), input.dtype());
         Self::InTiles { tiles: Tiles::encode(input, Rounding::Nearest), shape, kind }
+    }
+
+    fn bytes(&self) -> u64 {
+        let size = |numbers: usize, kind: DType| (numbers * kind.size()) as u64;
+        match self {
+            Self::Exact(input) => size(input.shape().num_elements(), input.dtype()),
+            Self::InTiles { tiles, .. } => {
+                let Tiles { codes, scales } = tiles;
+                size(codes.shape().num_elements(), codes.dtype())
+                    + size(scales.shape().num_elements(), scales.dtype())
+            }
+        }
     }
 
     fn restore(self) -> Tensor<I, 3> {

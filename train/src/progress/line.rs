@@ -23,6 +23,9 @@ pub(crate) fn line(report: &Report) -> String {
     });
     let moved: u64 = report.over_the_link().iter().sum();
     if report.host_bytes > 0 || moved > 0 {
+        if report.kept_inputs > 0 {
+            parts.push(format!("inputs {}", Bytes(report.kept_inputs)));
+        }
         parts.push(format!("host {}", Bytes(report.host_bytes)));
         parts.push(format!("moved {}", Bytes(moved)));
         parts.push(format!("stall {:.0}%", 100.0 * report.stall_ms / report.ms.max(1e-9)));
@@ -137,10 +140,11 @@ mod tests {
             host_bytes: 22_978_025_062,
             bytes_in: 2 << 30,
             bytes_out: 1_181_116_006,
+            kept_inputs: 3 << 29,
             stall_ms: 32.5,
             ..report()
         };
-        insta::assert_snapshot!(line(&report), @"step 00120/05000 (2.4%) | loss 4.8312 | lr 1.9e-2 | gnorm 0.71 | 812 ms | 40.3k tok/s | mfu 38.1% | device 5.80 GiB/6.00 GiB | host 21.40 GiB | moved 3.10 GiB | stall 4% | eta 1h06m");
+        insta::assert_snapshot!(line(&report), @"step 00120/05000 (2.4%) | loss 4.8312 | lr 1.9e-2 | gnorm 0.71 | 812 ms | 40.3k tok/s | mfu 38.1% | device 5.80 GiB/6.00 GiB | inputs 1.50 GiB | host 21.40 GiB | moved 3.10 GiB | stall 4% | eta 1h06m");
     }
 
     #[test]

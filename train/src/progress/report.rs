@@ -26,6 +26,9 @@ pub(crate) struct Report {
     pub(crate) device_budget: Option<u64>,
     /// Spilled tensors and host optimizer, at the step's peak.
     pub(crate) host_bytes: u64,
+    /// Inputs of recomputed blocks at the end of the forward pass, on both tiers.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) kept_inputs: u64,
     pub(crate) bytes_out: u64,
     pub(crate) bytes_in: u64,
     /// The trainer's own reads, mainly gradients.
@@ -171,6 +174,7 @@ mod tests {
             disk_written: 1,
             disk_read: 1,
             drive_wear: 1,
+            kept_inputs: 1,
             host_step_ms: some,
             host_step_wait_ms: some,
             ranks_sent: Some(1),

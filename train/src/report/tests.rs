@@ -47,7 +47,7 @@ fn step(step: u64, steps: u64) -> Value {
 
 fn timeline(step: u64, stretches: u64) -> Value {
     let list = |value: fn(u64) -> u64| (1..=stretches).map(value).collect::<Vec<_>>();
-    json!({"kind": "timeline", "step": step, "device_budget": 16 << 20, "operations": stretches,
+    json!({"kind": "timeline", "step": step, "device_budget": 16 << 20, "operations": stretches, "kept_inputs": 5 << 20,
         "until_us": list(|at| at * 1000), "resident": list(|at| (15 << 20) + at), "bytes_out": list(|at| at * 4096),
         "bytes_in": list(|at| at * 2048), "waited_us": list(|_| 250)})
 }
@@ -240,7 +240,8 @@ fn a_watched_step_is_drawn_and_described_to_the_byte() {
 
     for expected in [
         "10 operations in 10.0 ms. 110.00 KiB were copied to the device and 220.00 KiB to the host; 2.5 ms (25.0 %) were \
-         spent waiting for copies. At most 15.00 MiB of 16.00 MiB were on the device.",
+         spent waiting for copies. At most 15.00 MiB of 16.00 MiB were on the device. Inputs of blocks, kept for the \
+         backward pass, took 5.00 MiB.",
         "Bytes on the device, copies and waits of step 4",
         "to the device",
         "waiting",

@@ -26,6 +26,9 @@ pub(super) struct Timeline {
     pub(super) step: u64,
     device_budget: Option<u64>,
     operations: u64,
+    /// Absent from journals of earlier versions.
+    #[serde(default)]
+    kept_inputs: u64,
     until_us: Vec<u64>,
     resident: Vec<u64>,
     bytes_out: Vec<u64>,
@@ -96,10 +99,14 @@ impl Timeline {
     fn description(&self, bytes_in: u64, bytes_out: u64) -> String {
         let (whole, waited) = (self.micros(), total(&self.waited_us) as f64);
         let most = self.resident.iter().copied().max().unwrap_or_default();
+        let inputs = match self.kept_inputs {
+            0 => String::new(),
+            bytes => format!(" Inputs of blocks, kept for the backward pass, took {}.", Bytes(bytes)),
+        };
         let budget = self.device_budget.map(|budget| format!(" of {}", Bytes(budget))).unwrap_or_default();
         format!(
             "{} operations in {:.1} ms. {} were copied to the device and {} to the host; {:.1} ms ({:.1} %) were \
-             spent waiting for copies. At most {}{budget} were on the device.",
+             spent waiting for copies. At most {}{budget} were on the device.{inputs}",
             grouped(self.operations),
             whole / 1e3,
             Bytes(bytes_in),
@@ -209,6 +216,7 @@ mod tests {
             step: 4,
             device_budget: None,
             operations: 3,
+            kept_inputs: 0,
             until_us: vec![15, 15, micros],
             resident: vec![0; 3],
             bytes_out: vec![300, 7, 0],

@@ -94,7 +94,9 @@ impl<I: Backend> Learner<Autodiff<I>> {
                 tape.without(|| sum.add(&gpt, place, segment));
                 gpt
             };
-            return recompute::sweep_together(self.gpt.clone(), group, kernels, every, add).1;
+            let swept = recompute::sweep_together(self.gpt.clone(), group, kernels, every, add);
+            sum.kept_inputs = sum.kept_inputs.max(swept.kept_bytes);
+            return swept.losses;
         }
 
         let whole = |(place, (batch, options)): (usize, (Batch<I>, PassOptions))| {

@@ -20,6 +20,7 @@ pub(super) struct Timeline {
     step: u64,
     device_budget: Option<u64>,
     operations: u64,
+    kept_inputs: u64,
     /// Ends of the stretches, from the step's beginning.
     until_us: Vec<u64>,
     resident: Vec<u64>,
@@ -46,6 +47,7 @@ impl Timeline {
         Self {
             step: report.step,
             device_budget: report.device_budget,
+            kept_inputs: report.kept_inputs,
             operations: stretches.iter().map(|stretch| stretch.operations).sum(),
             until_us: list(&|stretch| stretch.until.as_micros() as u64),
             resident: list(&|stretch| stretch.resident),

@@ -26,6 +26,8 @@ pub(crate) struct Sum<'a, I: Backend> {
     pub(crate) reduce: Option<OverlappedReduce<I>>,
     /// Bytes of gradients outside the host part: waiting, under way or complete.
     pub(crate) held: Held,
+    /// Most bytes of segment inputs that a group kept.
+    pub(crate) kept_inputs: u64,
     group: Group,
     pub(crate) failure: Option<String>,
 }
@@ -81,6 +83,7 @@ impl<'a, I: Backend> Sum<'a, I> {
             owners,
             reduce: None,
             held: Held::default(),
+            kept_inputs: 0,
             group: Group::default(),
             failure: None,
         }
