@@ -206,9 +206,9 @@ fn make_plan<I: Offloadable>(
     Ok((plan, machine.flops_per_second))
 }
 
-/// Hours for a step on the CPU mean that a card was expected.
+/// Whoever waits so long for a step on the CPU expected a card.
 fn refuse_slow_step(seconds: Option<(f64, f64)>) -> Result<(), BadInput> {
-    const MOST: f64 = 3.0 * 3600.0;
+    const MOST: f64 = 15.0 * 60.0;
     match seconds {
         Some((fast, _)) if fast > MOST => Err(BadInput(format!(
             "no GPU is used, and a step would take {} on the CPU; `train doctor` says what a GPU lacks, and `--device cpu` \
@@ -237,10 +237,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_of_hours_on_the_cpu_need_a_word() {
-        assert!(refuse_slow_step(None).is_ok() && refuse_slow_step(Some((3600.0, 1e9))).is_ok());
-        let refused = refuse_slow_step(Some((36_000.0, 40_000.0))).expect_err("ten hours").to_string();
-        assert!(refused.contains("10 h") && refused.contains("--device cpu"), "{refused}");
+    fn steps_above_a_quarter_of_an_hour_on_the_cpu_need_a_word() {
+        assert!(refuse_slow_step(None).is_ok() && refuse_slow_step(Some((900.0, 1e9))).is_ok());
+        let refused = refuse_slow_step(Some((960.0, 40_000.0))).expect_err("too slow").to_string();
+        assert!(refused.contains("16 min") && refused.contains("--device cpu"), "{refused}");
     }
 
     #[test]

@@ -45,6 +45,38 @@ fn examined(tiny: &Tiny, libraries: &Path, root: &Path) -> Value {
     report
 }
 
+/// The lines about parts of CUDA and Open MPI, and the conclusion.
+fn printed(mut doctor: Command, folder: &Path) -> String {
+    let output = doctor.env("STAND_IN_CC", "90").env("PATH", folder).output().expect("it starts");
+    assert_success(&output);
+    let parts = ["NVIDIA driver", "NVRTC", "CUDA headers", "card", "Open MPI"];
+    let is_fixed =
+        |line: &&str| line.starts_with('`') || parts.iter().any(|part| line[9..].starts_with(part));
+    let text = stdout(&output);
+    text.lines().filter(|line| !line.is_empty()).filter(is_fixed).map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn doctor_prints_a_remedy_for_each_part_that_is_taken_away() {
+    let Some(whole) = stand_in::installation() else { return };
+    let tiny = Tiny::new();
+    let [empty, driver] = ["empty", "driver"].map(|name| tiny.join(name));
+    for folder in [&empty, &driver] {
+        fs::create_dir(folder).expect("making");
+    }
+    symlink(whole.join("lib/libcuda.so.1"), driver.join("libcuda.so.1")).expect("linking");
+    let libraries = whole.join("lib");
+    for (name, libraries, root) in [
+        ("doctor_without_a_driver", &empty, empty.as_path()),
+        ("doctor_without_nvrtc", &driver, whole),
+        ("doctor_without_headers", &libraries, empty.as_path()),
+        ("doctor_at_9_0", &libraries, whole),
+    ] {
+        let text = printed(command(&tiny, libraries, root, &["doctor"]), &empty);
+        insta::assert_snapshot!(name, text.replace(&whole.display().to_string(), "CUDA"));
+    }
+}
+
 #[test]
 fn doctor_names_the_device_and_the_reason_of_a_start() {
     let Some(whole) = stand_in::installation() else { return };

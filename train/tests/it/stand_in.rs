@@ -57,16 +57,10 @@ impl fmt::Display for Order {
     }
 }
 
-/// Eager and one seed; in the gate also lazy; in the full suite `SPILLWAY_SEEDS` seeds.
+/// Eager and [`suite::schedule_seeds`]; in the gate also lazy.
 fn orders() -> impl Iterator<Item = Order> {
-    let seeds = match suite::size() {
-        Size::Quick | Size::Gate => 1,
-        Size::Full => {
-            env::var("SPILLWAY_SEEDS").map_or(50, |seeds| seeds.parse().expect("a number of seeds"))
-        }
-    };
     let lazy = (suite::size() > Size::Quick).then_some(Order::Lazy);
-    [Order::Eager].into_iter().chain(lazy).chain((1..=seeds).map(Order::Random))
+    [Order::Eager].into_iter().chain(lazy).chain(suite::schedule_seeds().map(Order::Random))
 }
 
 /// Keeps autotune's timings out of a real GPU's cache.
@@ -122,7 +116,8 @@ impl StandIn {
         (output, report)
     }
 
-    fn assert_spills_to_the_same_bits(&self, name: &str, budget: &str, settings: &[&str]) {
+    /// Returns the bits.
+    fn assert_spills_to_the_same_bits(&self, name: &str, budget: &str, settings: &[&str]) -> [String; 2] {
         let settings = [settings, &["train.steps=3", "eval.questions=[]"]].concat();
         let roomy = json(&self.train(&format!("{name}-roomy"), Order::Lazy, &settings));
         assert_eq!(roomy["evictions"], 0, "{name}");
@@ -136,6 +131,7 @@ impl StandIn {
             );
             assert_eq!(bits(&run), bits(&roomy), "{name}, {order}");
         }
+        bits(&roomy)
     }
 }
 
@@ -169,16 +165,17 @@ fn a_host_optimizer_has_the_same_bits_on_cuda_in_any_order_of_work() {
     }
 }
 
-#[test]
-fn a_run_has_the_same_bits_on_cuda_in_any_order_of_work() {
-    let Some(stand_in) = StandIn::prepared() else { return };
-    // Muon's largest operation takes 1,280 KiB.
-    let settings = ["train.optimizer=muon", "model.n_layer=2"];
-    stand_in.assert_spills_to_the_same_bits("device", "memory.device_budget=1536KiB", &settings);
-}
-
 mod gate {
     use super::*;
+
+    #[test]
+    #[ignore = "gate: trains for minutes"]
+    fn a_run_has_the_same_bits_on_cuda_in_any_order_of_work() {
+        let Some(stand_in) = StandIn::prepared() else { return };
+        // Muon's largest operation takes 1,280 KiB.
+        let settings = ["train.optimizer=muon", "model.n_layer=2"];
+        stand_in.assert_spills_to_the_same_bits("device", "memory.device_budget=1536KiB", &settings);
+    }
 
     #[test]
     #[ignore = "gate: trains for minutes"]
@@ -191,6 +188,23 @@ mod gate {
             overlapped_reads(&stand_in.tiny.join("int8-roomy.trace")) >= 8 * 3,
             "of every large gradient"
         );
+    }
+
+    #[test]
+    #[ignore = "gate: trains for minutes"]
+    fn micro_batches_that_pass_segments_together_have_the_same_bits_on_cuda() {
+        let Some(stand_in) = StandIn::prepared() else { return };
+        // A sum of four gradients has four operands of 256 KiB.
+        let budget = "memory.device_budget=1100KiB";
+        let settings = [&ON_HOST[..], &["train.accumulate=4", "train.micro_batch=1"]].concat();
+        let one = [&settings[..], &["train.steps=3", "eval.questions=[]", "train.together=1"]].concat();
+        let alone = bits(&json(&stand_in.train("alone", Order::Lazy, &one)));
+        for count in &["4", "2"][..suite::size().pick(1, 1, 2)] {
+            let together = format!("train.together={count}");
+            let settings = [&settings[..], &[together.as_str()]].concat();
+            let group = stand_in.assert_spills_to_the_same_bits(count, budget, &settings);
+            assert_eq!(group, alone, "{count} together");
+        }
     }
 
     #[test]

@@ -27,6 +27,9 @@ fn each_gradient_leaves_once_for_a_group_and_weights_come_that_much_less_often()
         let run = tiny.run(count, &[&SIXTEEN[..], &["train.steps=3", &together(count)]].concat());
         let step = &tiny.records(count, "step")[2];
         let bytes = |key: &str| step[key].as_u64().expect("a number");
+        let passing = if count == "auto" { 16 } else { count.parse().expect("a number") };
+        // Eleven inputs of fifteen tokens, in f32.
+        assert_eq!(bytes("kept_inputs"), passing * 11 * 15 * 256 * 4);
         (run, bytes("bytes_in") + bytes("bytes_written"), bytes("bytes_out") + bytes("bytes_read"))
     });
 
@@ -90,5 +93,57 @@ fn a_group_needs_blocks_that_run_twice_and_a_power_of_two() {
         crate::program::assert_code(&output, 2);
         let said = crate::program::stderr(&output);
         assert!(said.contains(part), "{part:?} is not in {said}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod full {
+    use super::*;
+    use crate::ranks::has_mpi;
+
+    #[test]
+    #[ignore = "full: trains for minutes"]
+    fn groups_have_the_same_bits_on_any_number_of_ranks_at_any_budget() {
+        if !has_mpi() {
+            return;
+        }
+        let shared = [
+            "model.n_layer=3",
+            "train.recompute=1",
+            "train.accumulate=8",
+            "train.micro_batch=1",
+            "train.steps=20",
+            "eval.questions=[]",
+        ];
+        let tiny = Tiny::new();
+        for optimizer in ["adamw", "sgd", "muon"] {
+            for (place, placed) in [
+                ("device", &["memory.optimizer=device"][..]),
+                ("host", &["memory.optimizer=host"]),
+                ("mixed", &["memory.optimizer=host", "memory.device_blocks=1"]),
+            ] {
+                if (optimizer, place) == ("muon", "host") {
+                    continue;
+                }
+                let rule = format!("train.optimizer={optimizer}");
+                let settings = [&shared[..], placed, &[&rule]].concat();
+                let name = format!("{optimizer}-{place}");
+                let alone = tiny.run(&name, &[&settings[..], &["train.together=1"]].concat());
+                let peak = alone["peak_device_bytes"].as_u64().expect("bytes");
+                for share in [1, 2, 4] {
+                    // Below it, Muon's largest operation does not fit.
+                    let budget = format!("memory.device_budget={}", (peak / share).max(1408 << 10));
+                    for ranks in ["1", "2", "4"] {
+                        for count in ["1", "2", "8"] {
+                            let group = together(count);
+                            let settings = [&settings[..], &[&budget, &group]].concat();
+                            let out = format!("{name}-{share}-{ranks}-{count}");
+                            let run = tiny.run_on(ranks, &out, &settings);
+                            assert_eq!(run, bits(&alone), "{out}");
+                        }
+                    }
+                }
+            }
+        }
     }
 }
