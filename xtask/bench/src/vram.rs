@@ -78,6 +78,10 @@ struct Trained {
     /// configuration says
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "optimizer")]
     crossing: Vec<Crossing>,
+    /// Micro-batches that pass each segment together, each in turn; `--set` then gives `train.accumulate` and
+    /// `train.recompute`
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    together: Vec<u64>,
     /// A further change to every configuration; may be repeated
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     settings: Vec<String>,
@@ -245,7 +249,11 @@ impl BenchVram {
     }
 
     fn turns(&self) -> Turns<'_> {
-        Turns { optimizers: &self.trained.optimizer, crossings: &self.trained.crossing }
+        Turns {
+            optimizers: &self.trained.optimizer,
+            crossings: &self.trained.crossing,
+            together: &self.trained.together,
+        }
     }
 
     fn host_and_disk_settings(&self) -> Result<Vec<String>> {

@@ -36,6 +36,8 @@ pub(super) enum Crossing {
 pub(super) struct Turns<'a> {
     pub(super) optimizers: &'a [Optimizer],
     pub(super) crossings: &'a [Crossing],
+    /// Sizes of groups of micro-batches.
+    pub(super) together: &'a [u64],
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -105,7 +107,11 @@ pub(super) fn models(
         model.settings.extend_from_slice(settings);
         model
     };
-    crossing.map(with_settings).collect()
+    let grouped = crossing.flat_map(|model| match turns.together {
+        [] => vec![model],
+        counts => counts.iter().map(|&count| model.with_group(count)).collect(),
+    });
+    grouped.map(with_settings).collect()
 }
 
 impl Model {
@@ -157,6 +163,11 @@ impl Model {
         settings.push(format!("memory.stream={stream}"));
         settings.push(format!("memory.gradients={gradients}"));
         Self { name: format!("{}, crossing {name}", self.name), config: self.config.clone(), settings }
+    }
+
+    fn with_group(&self, count: u64) -> Self {
+        let settings = [&self.settings[..], &[format!("train.together={count}")]].concat();
+        Self { name: format!("{}, {count} together", self.name), config: self.config.clone(), settings }
     }
 }
 
@@ -219,7 +230,7 @@ mod tests {
         let place = Place::choose("cpu", &machine(None));
         let asked = ["toy".to_owned()];
         let further = ["memory.optimizer_state=bf16".to_owned()];
-        let turns = Turns { optimizers: &[Optimizer::Device, Optimizer::Host], crossings: &[] };
+        let turns = Turns { optimizers: &[Optimizer::Device, Optimizer::Host], ..Turns::default() };
         let models = models(&asked, None, turns, &further, &place);
         let names: Vec<_> = models.iter().map(|model| model.name.as_str()).collect();
         assert_eq!(names, ["toy", "toy, optimizer on the host"]);
@@ -230,12 +241,23 @@ mod tests {
     }
 
     #[test]
+    fn each_model_runs_with_each_size_of_group_asked_for() {
+        let place = Place::choose("cpu", &machine(None));
+        let turns = Turns { together: &[1, 8], ..Turns::default() };
+        let further = ["train.accumulate=8".to_owned()];
+        let models = models(&["toy".to_owned()], None, turns, &further, &place);
+        let names: Vec<_> = models.iter().map(|model| model.name.as_str()).collect();
+        assert_eq!(names, ["toy, 1 together", "toy, 8 together"]);
+        assert!(models[1].settings.ends_with(&["train.together=8".to_owned(), further[0].clone()]));
+    }
+
+    #[test]
     fn each_model_crosses_the_link_in_each_way_asked_for() {
         let place = Place::choose("cpu", &machine(None));
         let asked = ["toy".to_owned()];
         let crossings = [Crossing::Computed, Crossing::Int8, Crossing::Fp8];
         let further = ["memory.activations=int8".to_owned()];
-        let turns = Turns { optimizers: &[], crossings: &crossings };
+        let turns = Turns { crossings: &crossings, ..Turns::default() };
         let models = models(&asked, None, turns, &further, &place);
         let names: Vec<_> = models.iter().map(|model| model.name.as_str()).collect();
         assert_eq!(
