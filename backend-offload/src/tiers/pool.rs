@@ -85,10 +85,12 @@ impl HostPool {
         drop(freed);
         let slab = match (granted?, source) {
             (Granted::FromShelf(slab), _) => slab,
-            (Granted::ToAllocate { pinned: true }, SlabSource::Pinned(lock)) => match lock(len) {
-                Some(memory) => Slab::Pinned(memory),
-                None => self.pageable(len)?,
-            },
+            (Granted::ToAllocate { pinned: true }, SlabSource::Pinned(lock)) => {
+                match lock(len, !self.is_dry()) {
+                    Some(memory) => Slab::Pinned(memory),
+                    None => self.pageable(len)?,
+                }
+            }
             (Granted::ToAllocate { .. }, _) => self.ordinary(len)?,
         };
         Some(Draft(Held { slab: Some(slab), pool: self.clone() }))
@@ -264,12 +266,12 @@ mod tests {
     #[test]
     fn pinned_memory_that_is_refused_is_replaced_and_counted() {
         let pool = HostPool::new(HUNDRED, HUNDRED);
-        let draft = pool.draft(10, SlabSource::Pinned(|_| None)).expect("ordinary memory serves");
+        let draft = pool.draft(10, SlabSource::Pinned(|_, _| None)).expect("ordinary memory serves");
         assert!(!draft.seal().is_pinned());
         assert_eq!(pool.usage().pageable_fallbacks, 1);
     }
 
-    fn locked(len: usize) -> Option<PinnedMemory> {
+    fn locked(len: usize, _: bool) -> Option<PinnedMemory> {
         let start = Box::leak(vec![0u8; len].into_boxed_slice()).as_mut_ptr();
         // SAFETY: the bytes were just leaked, for good.
         Some(unsafe { PinnedMemory::new(NonNull::new(start)?, len, |_, _| {}, 0) })
@@ -291,7 +293,7 @@ mod tests {
     static LOCKED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
     static ASKED: AtomicUsize = AtomicUsize::new(0);
 
-    fn locked_by_small_driver(len: usize) -> Option<PinnedMemory> {
+    fn locked_by_small_driver(len: usize, _: bool) -> Option<PinnedMemory> {
         ASKED.fetch_add(1, Ordering::Relaxed);
         let mut all = LOCKED.lock().expect("no panic");
         if all.iter().map(|(_, len)| len).sum::<usize>() + len > 50 {
@@ -391,7 +393,7 @@ mod tests {
     fn a_substitute_for_page_locked_memory_counts_as_ordinary() {
         let pool = HostPool::new(Limit::NONE, Limit::NONE);
         drop((0..10).map(|_| copy(&pool, 40)).collect::<Vec<_>>());
-        let instead = pool.draft(100, SlabSource::Pinned(|_| None)).expect("ordinary memory serves");
+        let instead = pool.draft(100, SlabSource::Pinned(|_, _| None)).expect("ordinary memory serves");
         assert!(pool.usage().reserved <= 400 && instead.len() == 100, "{:?}", pool.usage());
     }
 
@@ -409,11 +411,11 @@ mod tests {
 
     static POOL: OnceLock<Arc<HostPool>> = OnceLock::new();
 
-    fn lock_during_other_use(len: usize) -> Option<PinnedMemory> {
+    fn lock_during_other_use(len: usize, _: bool) -> Option<PinnedMemory> {
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || sender.send(POOL.get().expect("set before").room()));
         receiver.recv_timeout(Duration::from_secs(20)).expect("others go on while memory is locked");
-        locked(len)
+        locked(len, true)
     }
 
     #[test]

@@ -7,12 +7,13 @@ use std::fmt;
 #[derive(Debug, Clone, Copy)]
 pub enum SlabSource {
     Heap,
-    /// Page-locked memory from this function, or ordinary memory on refusal.
+    /// Page-locked memory from this function, or ordinary memory on refusal. It fills the memory with zeros if asked
+    /// to: a driver that computes nothing gives untouched pages, which are zeros.
     #[cfg_attr(
         not(any(feature = "cuda", feature = "adapter", test)),
         expect(dead_code, reason = "only CUDA can pin host memory")
     )]
-    Pinned(fn(usize) -> Option<PinnedMemory>),
+    Pinned(fn(usize, bool) -> Option<PinnedMemory>),
 }
 
 /// Zeros when allocated, its last contents when reused.

@@ -86,7 +86,7 @@ impl Driver {
         Self {
             settings,
             device: DeviceMemory::new(&settings.memory),
-            pinned: PinnedMemory::new(settings.memory.pinned),
+            pinned: PinnedMemory::new(settings.memory.pinned, settings.device.computes),
             schedule,
             order: KnownOrder::default(),
             timeline: Timeline::new(settings),

@@ -245,14 +245,16 @@ impl Drop for Within {
     }
 }
 
-fn page_locked(len: usize) -> Option<PinnedMemory> {
+fn page_locked(len: usize, zeroed: bool) -> Option<PinnedMemory> {
     let context = result::ctx::get_current().ok()??;
     // SAFETY: plain allocation, usable from every context.
     let start = unsafe { result::malloc_host(len, sys::CU_MEMHOSTALLOC_PORTABLE) }.ok()?;
     let start = NonNull::new(start.cast::<u8>())?;
     // SAFETY: `len` bytes were just allocated.
     unsafe {
-        start.as_ptr().write_bytes(0, len);
+        if zeroed {
+            start.as_ptr().write_bytes(0, len);
+        }
         Some(PinnedMemory::new(start, len, release_page_locked, context.expose_provenance()))
     }
 }

@@ -222,7 +222,8 @@ impl Driver {
             return CopyEnd::Pageable(rows);
         }
         // Undefined until the copy, unless another pending copy uses the target.
-        if !self.schedule.pending().any(|work| work.uses_pinned(&rows.extent())) {
+        let is_used = || self.schedule.pending().any(|work| work.uses_pinned(&rows.extent()));
+        if self.settings.device.computes && !is_used() {
             // SAFETY: pinned memory, checked just now.
             unsafe { fill(rows, FRESH) };
         }

@@ -16,16 +16,19 @@ pub(crate) struct PinnedMemory {
     freed_ranges: BTreeMap<u64, u64>,
     used: u64,
     limit: u64,
+    /// Whether new memory is written.
+    fresh: bool,
 }
 
 impl PinnedMemory {
-    pub(crate) fn new(limit: u64) -> Self {
+    pub(crate) fn new(limit: u64, fresh: bool) -> Self {
         Self {
             space: AddressSpace::new(Owner::Pinned, false),
             blocks: BTreeMap::new(),
             freed_ranges: BTreeMap::new(),
             used: 0,
             limit,
+            fresh,
         }
     }
 
@@ -40,8 +43,10 @@ impl PinnedMemory {
             return None;
         }
         let start = self.space.commit(size)?;
-        // SAFETY: the pages were just committed and nothing else uses them.
-        unsafe { fill(Rows::plain(start, size), FRESH) }
+        if self.fresh {
+            // SAFETY: the pages were just committed and nothing else uses them.
+            unsafe { fill(Rows::plain(start, size), FRESH) }
+        }
         self.blocks.insert(start, start + size);
         self.used += size;
         Some(start)
