@@ -58,6 +58,7 @@ pub(crate) struct Services {
     absent_lane: extern "C" fn(),
     active: extern "C" fn() -> u32,
     wait_until: extern "C" fn(Holds, *mut c_void),
+    turn: extern "C" fn(),
     executed: extern "C" fn(u32),
 }
 
@@ -69,6 +70,7 @@ pub(crate) static SERVICES: Services = Services {
     absent_lane,
     active,
     wait_until,
+    turn,
     executed: report::instruction_executed,
 };
 
@@ -80,6 +82,7 @@ enum State {
     AtBarrier,
     AtWarpExchange,
     AtCondition,
+    AtTurn,
     Done,
 }
 
@@ -90,7 +93,6 @@ struct Fiber {
     lane: u32,
     warp: usize,
     participants: Cell<u32>,
-    /// Of a thread at a condition.
     condition: Cell<Option<(Holds, *mut c_void)>>,
 }
 
@@ -192,6 +194,7 @@ impl Block {
             (*self.position).thread = fiber.thread;
             switch(self.resumer.as_ptr(), fiber.stack_pointer.get());
         }
+        self.end_turn(fiber.warp);
         if fiber.state.get() == State::Done {
             let warp = &self.warps[fiber.warp];
             warp.alive.set(warp.alive.get() & !(1 << fiber.lane));
@@ -201,7 +204,17 @@ impl Block {
         }
     }
 
-    /// Whether a condition holds that a thread waits for.
+    /// Lanes at a turn go on once no other lane of their warp can.
+    fn end_turn(&self, warp: usize) {
+        let lanes = || self.fibers.iter().skip(warp * WARP).take(WARP);
+        if lanes().any(|lane| lane.state.get() == State::Ready) {
+            return;
+        }
+        lanes()
+            .filter(|lane| lane.state.get() == State::AtTurn)
+            .for_each(|lane| lane.state.set(State::Ready));
+    }
+
     fn release_conditions(&self) -> bool {
         let mut released = false;
         for fiber in self.fibers.iter().filter(|fiber| fiber.state.get() == State::AtCondition) {
@@ -304,6 +317,10 @@ extern "C" fn absent_lane() {
     let lane = block.fibers[block.current.get()].lane;
     let circumstances = format!("lane {lane} asked for the value of a lane that did not come");
     Fault::new(Finding::AbsentLane, circumstances).report();
+}
+
+extern "C" fn turn() {
+    running().suspend(State::AtTurn);
 }
 
 /// `holds` is also called outside the thread.

@@ -6,6 +6,7 @@ mod cache;
 mod canonical;
 mod compile;
 mod launch;
+mod lockstep;
 mod object;
 mod ptx;
 mod translate;

@@ -131,7 +131,6 @@ const INSTRUCTIONS: [&str; 10] = [
 
 static EXECUTED: [AtomicU64; INSTRUCTIONS.len()] = [const { AtomicU64::new(0) }; INSTRUCTIONS.len()];
 
-/// Kernels call it: without a lock.
 pub(crate) extern "C" fn instruction_executed(instruction: u32) {
     EXECUTED[instruction as usize].fetch_add(1, Ordering::Relaxed);
 }

@@ -52,6 +52,7 @@ template <class F> static inline unsigned stand_in_offset(int n, unsigned stride
     return row_major ? row * stride + column : column * stride + row;
 }
 template <class F, class P> static inline void stand_in_load(F &f, const P *from, unsigned stride, bool row_major) {
+    __syncwarp();
     for (int n = 0; n < F::num_elements; n++) f.x[n] = from[stand_in_offset<F>(n, stride, row_major)];
     __syncwarp();
 }
@@ -68,6 +69,7 @@ template <int M, int N, int K, class T, class P>
 static inline void store_matrix_sync(P *to, const fragment<accumulator, M, N, K, T> &f, unsigned stride,
                                      layout_t layout) {
     typedef fragment<accumulator, M, N, K, T> F;
+    __syncwarp(); // no lane overwrites what another still reads
     for (int n = 0; n < F::num_elements; n++) to[stand_in_offset<F>(n, stride, layout == mem_row_major)] = f.x[n];
     __syncwarp();
 }

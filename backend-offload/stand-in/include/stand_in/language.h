@@ -56,6 +56,8 @@ struct stand_in_services {
     unsigned (*active)();
     // Suspends the thread until the condition holds; any thread may evaluate it.
     void (*wait_until)(bool (*holds)(void *), void *of);
+    // Lets the warp's other lanes reach their next wait.
+    void (*turn)();
     void (*executed)(unsigned instruction);
 };
 // Instructions that the report counts, in the order of `INSTRUCTIONS` in src/report.rs.

@@ -122,7 +122,6 @@ pub extern "C" fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, _dev
         // Blocks per grid along each axis.
         5 => c_int::MAX,
         6 | 7 => 65535,
-        // Shared memory per block, as a rule and on request.
         8 => 48 << 10,
         97 => shared_memory(capability),
         10 => 32,
@@ -135,7 +134,7 @@ pub extern "C" fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, _dev
     })
 }
 
-/// Below 8.0, less than a card has: most tests' kernels were chosen so.
+/// Below 8.0, less than a card has.
 fn shared_memory(capability: c_int) -> c_int {
     let kilobytes = match capability {
         ..80 => 48,

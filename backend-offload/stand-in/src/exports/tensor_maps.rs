@@ -12,7 +12,6 @@ use crate::{
 };
 
 const MAGIC: u64 = 0x7061_6d5f_726f_736e;
-/// Bytes of `CUtensorMapDataType`'s variants.
 const ELEMENT_BYTES: [u8; 13] = [1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4];
 const TF32: c_int = 11;
 const DIMENSIONS: usize = 5;
@@ -43,7 +42,6 @@ pub struct TensorMap {
 
 const _: () = assert!(size_of::<TensorMap>() == 128);
 
-/// Numbers of both kinds of maps.
 struct Layout<'a> {
     element: c_int,
     address: u64,
@@ -56,7 +54,6 @@ struct Layout<'a> {
 }
 
 impl Layout<'_> {
-    /// The checks are the driver's.
     fn map(&self) -> Result<TensorMap, Status> {
         let is_offered = self.interleave == 0 && (0..=3).contains(&self.swizzle);
         if !is_offered {

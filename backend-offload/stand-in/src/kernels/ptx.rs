@@ -2,7 +2,6 @@
 
 use std::iter::Peekable;
 
-/// Replaces each `asm` statement of a kernel's text.
 pub(super) fn replace_assembly(text: &str) -> Result<String, String> {
     let mut replaced = String::with_capacity(text.len());
     let mut rest = text;
@@ -21,7 +20,6 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
-/// The text before the next `asm`, and the text from there on.
 fn next_statement(text: &str) -> Option<(&str, &str)> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let starts = text.match_indices("asm").find(|(at, _)| {
@@ -35,13 +33,11 @@ fn next_statement(text: &str) -> Option<(&str, &str)> {
 #[derive(Debug)]
 struct Assembly {
     template: String,
-    /// C++ expressions, by number.
     operands: Vec<String>,
     length: usize,
 }
 
 impl Assembly {
-    /// Up to the closing parenthesis: `asm volatile("template" : "=r"(x) : "r"(y) : "memory")`.
     fn parse(text: &str) -> Option<Self> {
         let mut assembly = Self { template: String::new(), operands: Vec::new(), length: 0 };
         let mut section = 0;
@@ -68,7 +64,6 @@ impl Assembly {
     }
 
     fn call(&self) -> Result<String, String> {
-        // Without braces of a block, and without declarations of registers.
         let statements = self.template.split(';').map(|statement| statement.trim_matches([' ', '\n', '\t']));
         let statements =
             statements.map(|statement| statement.strip_prefix("{\n").unwrap_or(statement).trim());
@@ -99,7 +94,6 @@ impl Assembly {
         }
     }
 
-    /// `{%0, %1}, [%2], 16` with the expressions for their numbers.
     fn arguments(&self, operands: &str) -> Option<Vec<String>> {
         let plain = operands.replace(['{', '}', '[', ']'], "");
         let argument = |word: &str| match word.trim().strip_prefix('%') {
@@ -110,7 +104,7 @@ impl Assembly {
     }
 }
 
-/// The rest of a string literal. Escapes become spaces: they are ends of lines.
+/// Escapes are ends of lines.
 fn string(characters: &mut Peekable<impl Iterator<Item = (usize, char)>>) -> Option<String> {
     let mut text = String::new();
     loop {
@@ -125,7 +119,6 @@ fn string(characters: &mut Peekable<impl Iterator<Item = (usize, char)>>) -> Opt
     }
 }
 
-/// The content of the parentheses that the text begins with.
 fn parenthesised(text: &str) -> Option<String> {
     let mut depth = 0;
     for (at, c) in text.char_indices() {

@@ -3,6 +3,7 @@
 use super::{
     SHARED_BYTES,
     canonical::{Canonical, canonical},
+    lockstep::in_lockstep,
     ptx::replace_assembly,
 };
 
@@ -28,7 +29,7 @@ pub(super) fn translate(source: &str) -> Result<Translation, String> {
     let name = kernel_name(source).ok_or("error: the source has no `__global__` function")?;
     check_cluster(source)?;
     let Canonical { text, places } = canonical(source);
-    let text = mark_maps(&replace_assembly(&text)?);
+    let text = in_lockstep(&mark_maps(&replace_assembly(&text)?));
     let ptx = if text.contains("stand_in_ptx::") { "#include <stand_in/ptx.h>\n" } else { "" };
     let waits = WAITS.iter().any(|word| text.contains(word));
     let (shared, definition) = if text.contains("dynamic_shared_mem") {
@@ -45,7 +46,7 @@ pub(super) fn translate(source: &str) -> Result<Translation, String> {
     Ok(Translation { text, places })
 }
 
-/// CubeCL 0.10 declares the buffers below tensor maps the wrong way round: `const` where the kernel stores.
+/// CubeCL 0.10 swaps `const` of buffers below tensor maps.
 fn mark_maps(text: &str) -> String {
     let mut marked = text.to_owned();
     for id in
@@ -65,7 +66,6 @@ fn mark_maps(text: &str) -> String {
     marked
 }
 
-/// Kernels may ask for clusters of one block only.
 fn check_cluster(source: &str) -> Result<(), String> {
     let Some((_, after)) = source.split_once("__cluster_dims__(") else { return Ok(()) };
     let size = after.split_once(')').map_or(after, |(size, _)| size);

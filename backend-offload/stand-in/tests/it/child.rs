@@ -46,7 +46,6 @@ impl Ended {
         line
     }
 
-    /// Of the report's `instructions`; zero for those that did not run.
     pub(crate) fn executed(&self, instruction: &str) -> u64 {
         let (_, instructions) = self.report.split_once("\"instructions\":{").expect("a report");
         let (instructions, _) = instructions.split_once('}').expect("a report");

@@ -124,7 +124,7 @@ pub(crate) struct Side {
 #[derive(Default)]
 pub(crate) struct TensorMap(pub(crate) [u32; 32]);
 
-/// A row-major tensor of 4-byte or 2-byte numbers; the first dimension is the innermost.
+/// Row-major; the first dimension is the innermost.
 pub(crate) struct Mapped<'a> {
     pub(crate) element: c_int,
     pub(crate) bytes: u64,
@@ -334,7 +334,6 @@ impl Cuda {
         if status == 0 { Ok(map) } else { Err(status) }
     }
 
-    /// `corners` are the lower and the upper one.
     pub(crate) fn columns(
         &self,
         of: &Mapped,

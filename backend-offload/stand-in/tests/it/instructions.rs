@@ -20,7 +20,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 const STRICT: [(&str, &str); 2] = [("RACES", "1"), ("STRICT", "1")];
 
-/// CubeCL's types, and its functions around `ldmatrix`, `stmatrix` and `cp.async`.
 const PRELUDE: &str = r#"#include <cuda_runtime.h>
 #include <cuda_fp16.h>
 #include <cuda_bf16.h>
@@ -35,7 +34,6 @@ typedef signed int int32;
 #define static_shared(x) static_cast<uint32>(__cvta_generic_to_shared(x))
 "#;
 
-/// Bytes in, numbers out.
 pub(crate) fn map(
     source: &str,
     name: &str,
@@ -84,9 +82,7 @@ for (int again = 0; again < 2; again++) {
 asm volatile("mma.sync.aligned.m16n8kDEPTH.row.col.INSTRUCTION"
              " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
              : OUT : IN, SUMS);
-// The product's layout is the ISA's: rows by groups of four lanes.
 for (int i = 0; i < 4; i++) out[again * 128 + (lane / 4 + 8 * (i >> 1)) * 8 + lane % 4 * 2 + (i & 1)] = d[i];
-// And so are the registers without `ldmatrix`.
 const ELEMENT* of_a = reinterpret_cast<const ELEMENT*>(in);
 const ELEMENT* of_b = reinterpret_cast<const ELEMENT*>(in + 128);
 const int per = 4 / sizeof(ELEMENT);
@@ -102,14 +98,12 @@ for (int i = 0; i < 2 * per; i++)
     PRELUDE.to_owned() + &replaced.replace("ELEMENT", element).replace("DEPTH", &depth.to_string())
 }
 
-/// Small whole numbers, in 24 rows.
 fn numbers(depth: usize) -> Vec<f32> {
     (0..24 * depth).map(|at| ((at * 7 + at / 5) % 11) as f32 - 4.0).collect()
 }
 
 fn matrix_products() {
     let half = |x: f32| {
-        // Whole numbers up to eight: exponent and two bits of mantissa.
         let bits = x.to_bits();
         let exponent = ((bits >> 23 & 0xff) as u16).saturating_sub(112);
         let all = (bits >> 31) as u16 * 0x8000 | exponent << 10 | (bits >> 13 & 0x3ff) as u16;
@@ -118,7 +112,6 @@ fn matrix_products() {
     let brain = |x: f32| ((x.to_bits() >> 16) as u16).to_le_bytes().to_vec();
     let eight =
         move |x: f32, keep: usize| vec![(u16::from_le_bytes(half(x).try_into().unwrap()) >> keep) as u8];
-    // e4m3: the exponent's bias is 7.
     let e4m3 = move |x: f32| {
         let bits = u16::from_le_bytes(half(x).try_into().unwrap());
         let magnitude = if x == 0.0 { 0 } else { (bits & 0x7fff) - (8 << 10) };
@@ -143,7 +136,6 @@ fn matrix_products() {
         let values = numbers(depth);
         let bytes: Vec<u8> = values.iter().flat_map(|x| encode(*x)).collect();
         let source = product_source(element, instruction, depth, sum).replace("out[", "out[");
-        // An unsigned sum holds negative numbers in two's complement.
         let source = if sum == "uint32" { source.replace("= d[i];", "= int32(d[i]);") } else { source };
         let found = map(&source, "product", (1, 32, 24 * 32), &bytes, 256);
         let shift = if instruction.contains("u8") { 4.0 } else { 0.0 };
@@ -188,7 +180,6 @@ for (uint32 i = 0; i < 4; i++) out[384 + lane * 8 + i * 2] = back[i] & 0xffff, o
 }
 "#;
     let found = map(&source, "store", (1, 32, 1024), &[], 640);
-    // The number in lane, register and half that an element of a tile comes from.
     let number =
         |tile: usize, row: usize, column: usize| ((row * 4 + column / 2) * 8 + tile * 2 + column % 2) as f32;
     for (at, found) in found.iter().enumerate() {
@@ -214,7 +205,6 @@ fn tiles_are_stored_and_transposed_as_plain_loops_do() {
     }
 }
 
-/// 64 threads copy 16 bytes each, and 8 of them only 6 bytes; `WAIT` ends the copies.
 const COPIES: &str = r#"
 inline __device__ void arrive(::cuda::barrier<::cuda::thread_scope_block> &bar) {
   uint64 *ptr = ::cuda::device::barrier_native_handle(bar);
@@ -279,7 +269,6 @@ fn shared_memory_read_without_the_copys_barrier_holds_no_copied_byte() {
 fn ring() {
     let source = PRELUDE.to_owned()
         + r#"
-// One thread fills two places in turn; the others read each once. The barriers' phases keep them apart.
 extern "C" __global__ void ring(const float* in, float* out) {
 extern __shared__ __align__(16) uint8 dynamic_shared_mem[];
 typedef cuda::barrier<cuda::thread_scope_block> bar;

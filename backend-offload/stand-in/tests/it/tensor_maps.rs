@@ -31,7 +31,6 @@ typedef unsigned long long int uint64;
 typedef signed int int32;
 "#;
 
-/// One thread loads a box to shared memory that is aligned to 1024 bytes; all copy it out, with its swizzle.
 fn load_source(load: &str, bytes: usize, functions: &str) -> String {
     let kernel = r#"
 extern "C" __global__ void load(const __grid_constant__ CUtensorMap tensor_map_0, float* buffer_0, float* out) {
@@ -59,7 +58,6 @@ fn numbers(count: u64) -> Vec<f32> {
 fn loaded_boxes() {
     let cuda = Cuda::start();
     let stream = cuda.stream();
-    // Rank, sizes, box, steps, corner.
     type Case<'a> = (&'a [u64], &'a [u32], &'a [u32], &'a [i32]);
     let cases: [Case; 6] = [
         (&[64, 32], &[8, 16], &[1, 1], &[4, 3]),
@@ -103,7 +101,6 @@ fn loaded_boxes() {
                     index = index.filter(|_| inside).map(|index: usize| index + x.max(0) as usize * stride);
                     (rest, stride) = (rest / count[i], stride * sizes[i] as usize);
                 }
-                // Units of 16 bytes are exchanged by the number of their row of 128 bytes.
                 let place = 4 * n ^ ((4 * n / 128) % (1 << swizzle)) * 16;
                 let found = found[place / 4];
                 match index {
@@ -229,7 +226,6 @@ tma_load_im2col_4d(void const *desc_ptr,
         let mut found = vec![0.0_f32; 560];
         cuda.download(&mut found, to, stream);
 
-        // Positions of the filter's corner: every second column from -1 to 5, each row from -1 to 3.
         let corners = (0..images)
             .flat_map(|n| (-1..=height - 2).flat_map(move |h| (0..4).map(move |step| (n, h, 2 * step - 1))));
         let columns: Vec<_> = corners.skip(1).map(Some).chain(std::iter::repeat(None)).take(70).collect();
