@@ -111,7 +111,6 @@ fn refused(what: &str) -> Status {
 /// # Safety
 /// `rank` numbers must lie at each pointer, one fewer at `strides`.
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "CUDA's signature")]
 pub unsafe extern "C" fn cuTensorMapEncodeTiled(
     map: Out<TensorMap>,
     element: c_int,
@@ -156,7 +155,6 @@ pub unsafe extern "C" fn cuTensorMapEncodeTiled(
 /// # Safety
 /// `rank` numbers must lie at `sizes` and `steps`, one fewer at `strides`, two fewer at the corners.
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "CUDA's signature")]
 pub unsafe extern "C" fn cuTensorMapEncodeIm2col(
     map: Out<TensorMap>,
     element: c_int,

@@ -1,4 +1,5 @@
 //! Instructions of CubeCL's inline PTX, against plain loops.
+#![expect(clippy::float_cmp, reason = "sums of small whole numbers are exact")]
 
 use crate::{
     child::{Scenario, compiler_found, run},
@@ -20,7 +21,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 const STRICT: [(&str, &str); 2] = [("RACES", "1"), ("STRICT", "1")];
 
-const PRELUDE: &str = r#"#include <cuda_runtime.h>
+const PRELUDE: &str = r"#include <cuda_runtime.h>
 #include <cuda_fp16.h>
 #include <cuda_bf16.h>
 #include <cooperative_groups.h>
@@ -32,7 +33,7 @@ typedef unsigned int uint32;
 typedef unsigned long long int uint64;
 typedef signed int int32;
 #define static_shared(x) static_cast<uint32>(__cvta_generic_to_shared(x))
-"#;
+";
 
 pub(crate) fn map(
     source: &str,
@@ -102,11 +103,13 @@ fn numbers(depth: usize) -> Vec<f32> {
     (0..24 * depth).map(|at| ((at * 7 + at / 5) % 11) as f32 - 4.0).collect()
 }
 
+type Encode<'a> = &'a dyn Fn(f32) -> Vec<u8>;
+
 fn matrix_products() {
     let half = |x: f32| {
         let bits = x.to_bits();
         let exponent = ((bits >> 23 & 0xff) as u16).saturating_sub(112);
-        let all = (bits >> 31) as u16 * 0x8000 | exponent << 10 | (bits >> 13 & 0x3ff) as u16;
+        let all = ((bits >> 31) as u16) << 15 | exponent << 10 | (bits >> 13 & 0x3ff) as u16;
         (if x == 0.0 { 0 } else { all }).to_le_bytes().to_vec()
     };
     let brain = |x: f32| ((x.to_bits() >> 16) as u16).to_le_bytes().to_vec();
@@ -121,7 +124,6 @@ fn matrix_products() {
     let tf32 = |x: f32| (x.to_bits() | 0x1fff).to_le_bytes().to_vec();
     let signed = |x: f32| vec![x as i8 as u8];
     let unsigned = |x: f32| vec![(x + 4.0) as u8];
-    type Encode<'a> = &'a dyn Fn(f32) -> Vec<u8>;
     let e5m2 = move |x: f32| eight(x, 8);
     let all: [(&str, &str, usize, &str, Encode); 7] = [
         ("uint16", "f32.f16.f16.f32", 16, "float", &half),
@@ -135,7 +137,7 @@ fn matrix_products() {
     for (element, instruction, depth, sum, encode) in all {
         let values = numbers(depth);
         let bytes: Vec<u8> = values.iter().flat_map(|x| encode(*x)).collect();
-        let source = product_source(element, instruction, depth, sum).replace("out[", "out[");
+        let source = product_source(element, instruction, depth, sum);
         let source = if sum == "uint32" { source.replace("= d[i];", "= int32(d[i]);") } else { source };
         let found = map(&source, "product", (1, 32, 24 * 32), &bytes, 256);
         let shift = if instruction.contains("u8") { 4.0 } else { 0.0 };

@@ -1,4 +1,5 @@
 //! Tensor maps: boxes and im2col columns against plain loops.
+#![expect(clippy::float_cmp, reason = "copies are exact")]
 
 use crate::{
     child::{Scenario, compiler_found, run},
@@ -17,7 +18,7 @@ const STRICT: [(&str, &str); 2] = [("RACES", "1"), ("STRICT", "1")];
 const FLOAT: i32 = 7;
 const TF32: i32 = 11;
 
-const PRELUDE: &str = r#"#include <cuda_runtime.h>
+const PRELUDE: &str = r"#include <cuda_runtime.h>
 #include <cooperative_groups.h>
 #include <cooperative_groups/memcpy_async.h>
 #include <cuda/barrier>
@@ -29,7 +30,7 @@ typedef unsigned short uint16;
 typedef unsigned int uint32;
 typedef unsigned long long int uint64;
 typedef signed int int32;
-"#;
+";
 
 fn load_source(load: &str, bytes: usize, functions: &str) -> String {
     let kernel = r#"
@@ -55,10 +56,12 @@ fn numbers(count: u64) -> Vec<f32> {
     (0..count).map(|n| n as f32).collect()
 }
 
+/// Sizes, box, steps, corner.
+type Case<'a> = (&'a [u64], &'a [u32], &'a [u32], &'a [i32]);
+
 fn loaded_boxes() {
     let cuda = Cuda::start();
     let stream = cuda.stream();
-    type Case<'a> = (&'a [u64], &'a [u32], &'a [u32], &'a [i32]);
     let cases: [Case; 6] = [
         (&[64, 32], &[8, 16], &[1, 1], &[4, 3]),
         (&[64, 32], &[32, 4], &[1, 1], &[40, 30]),
@@ -101,12 +104,12 @@ fn loaded_boxes() {
                     index = index.filter(|_| inside).map(|index: usize| index + x.max(0) as usize * stride);
                     (rest, stride) = (rest / count[i], stride * sizes[i] as usize);
                 }
-                let place = 4 * n ^ ((4 * n / 128) % (1 << swizzle)) * 16;
+                let place = (4 * n) ^ (((4 * n / 128) % (1 << swizzle)) * 16);
                 let found = found[place / 4];
                 match index {
                     Some(index) => assert_eq!(found, values[index], "{sizes:?} {boxes:?} {swizzle}, {n}"),
                     None => {
-                        assert!(if nan { found.is_nan() } else { found == 0.0 }, "{sizes:?}, {n}: {found}")
+                        assert!(if nan { found.is_nan() } else { found == 0.0 }, "{sizes:?}, {n}: {found}");
                     }
                 }
             }
@@ -231,7 +234,7 @@ tma_load_im2col_4d(void const *desc_ptr,
         let columns: Vec<_> = corners.skip(1).map(Some).chain(std::iter::repeat(None)).take(70).collect();
         for (pixel, corner) in columns.into_iter().enumerate() {
             for channel in 0..channels {
-                let place = (pixel * 32 + channel as usize * 4) ^ (pixel * 32 / 128 % 2) * 16;
+                let place = (pixel * 32 + channel as usize * 4) ^ ((pixel * 32 / 128 % 2) * 16);
                 let value = corner.and_then(|(n, h, w)| {
                     let (h, w) = (h + offset_h, w + offset_w);
                     let inside = (0..height).contains(&h) && (0..width).contains(&w);

@@ -226,7 +226,7 @@ fn strategies<T: Target>(parameters: &Facts) -> Facts {
                     taken += 1;
                 }
                 Err(refused) => {
-                    println!("{name} refuses {m}x{k}x{n}: {}", &refused[..refused.len().min(200)])
+                    println!("{name} refuses {m}x{k}x{n}: {}", &refused[..refused.len().min(200)]);
                 }
             }
         }
@@ -246,9 +246,7 @@ fn check_strategies(test: &str, capability: u32, number: &str, names: &[&str]) -
     let (taken, report) = run_and_report(on_card(child, capability));
     println!("{capability}, {number}: {taken:?}, {}", report["instructions"]);
     for name in names {
-        let needs_maps = name.contains("Tma");
-        let offered = !needs_maps || capability >= 90;
-        assert_eq!(taken.number(name) > 0, offered, "{name} at {capability} with {number}");
+        assert!(taken.number(name) > 0, "{name} at {capability} with {number}");
     }
     assert_eq!(report["findings"].to_string(), "{}", "{capability}, {number}");
     report["instructions"].clone()
@@ -371,7 +369,8 @@ mod full {
         let test = "every_strategy_agrees_with_f64_at_8_9_and_9_0";
         for capability in [89, 90] {
             for number in ["f32", "f16", "bf16"] {
-                let names = all_strategies().map(|(name, _)| name);
+                let mut names = all_strategies().map(|(name, _)| name).to_vec();
+                names.retain(|name| capability >= 90 || !name.contains("Tma"));
                 let instructions = check_strategies(test, capability, number, &names);
                 assert!(ran(&instructions, &["mma", "wmma", "cp.async"]), "{instructions}");
             }
