@@ -10,3 +10,4 @@ mod nvrtc;
 mod pools;
 mod status;
 mod streams;
+mod tensor_maps;

@@ -16,7 +16,10 @@ use std::{
     sync::atomic::{AtomicPtr, Ordering},
 };
 
-use crate::findings::{Fault, Finding};
+use crate::{
+    findings::{Fault, Finding},
+    report,
+};
 use stacks::Stacks;
 use switch::switch;
 
@@ -42,6 +45,7 @@ pub(crate) struct Position {
     pub(crate) block: Dim,
     pub(crate) block_dim: Dim,
     pub(crate) grid_dim: Dim,
+    pub(crate) serial: u64,
 }
 
 pub(crate) type KernelFn = unsafe extern "C" fn(*mut *mut c_void);
@@ -53,9 +57,22 @@ pub(crate) struct Services {
     warp_exchange: unsafe extern "C" fn(u32, u64, *mut *const u64) -> u32,
     absent_lane: extern "C" fn(),
     active: extern "C" fn() -> u32,
+    wait_until: extern "C" fn(Holds, *mut c_void),
+    turn: extern "C" fn(),
+    executed: extern "C" fn(u32),
 }
 
-pub(crate) static SERVICES: Services = Services { barrier, warp_exchange, absent_lane, active };
+type Holds = unsafe extern "C" fn(*mut c_void) -> bool;
+
+pub(crate) static SERVICES: Services = Services {
+    barrier,
+    warp_exchange,
+    absent_lane,
+    active,
+    wait_until,
+    turn,
+    executed: report::instruction_executed,
+};
 
 const WARP: usize = 32;
 
@@ -64,6 +81,8 @@ enum State {
     Ready,
     AtBarrier,
     AtWarpExchange,
+    AtCondition,
+    AtTurn,
     Done,
 }
 
@@ -74,6 +93,7 @@ struct Fiber {
     lane: u32,
     warp: usize,
     participants: Cell<u32>,
+    condition: Cell<Option<(Holds, *mut c_void)>>,
 }
 
 #[derive(Default)]
@@ -126,6 +146,7 @@ impl Fibers {
                 lane: (index % WARP) as u32,
                 warp: index / WARP,
                 participants: Cell::new(0),
+                condition: Cell::new(None),
             }
         };
         let block = Block {
@@ -158,7 +179,7 @@ impl Block {
                     moved = true;
                 }
             }
-            if !moved {
+            if !moved && !self.release_conditions() {
                 self.release_waiting();
             }
         }
@@ -173,6 +194,7 @@ impl Block {
             (*self.position).thread = fiber.thread;
             switch(self.resumer.as_ptr(), fiber.stack_pointer.get());
         }
+        self.end_turn(fiber.warp);
         if fiber.state.get() == State::Done {
             let warp = &self.warps[fiber.warp];
             warp.alive.set(warp.alive.get() & !(1 << fiber.lane));
@@ -180,6 +202,30 @@ impl Block {
                 self.release_warp(fiber.warp);
             }
         }
+    }
+
+    /// Lanes at a turn go on once no other lane of their warp can.
+    fn end_turn(&self, warp: usize) {
+        let lanes = || self.fibers.iter().skip(warp * WARP).take(WARP);
+        if lanes().any(|lane| lane.state.get() == State::Ready) {
+            return;
+        }
+        lanes()
+            .filter(|lane| lane.state.get() == State::AtTurn)
+            .for_each(|lane| lane.state.set(State::Ready));
+    }
+
+    fn release_conditions(&self) -> bool {
+        let mut released = false;
+        for fiber in self.fibers.iter().filter(|fiber| fiber.state.get() == State::AtCondition) {
+            let (holds, of) = fiber.condition.get().expect("set before the state");
+            // SAFETY: promised by the kernel; the waiting thread's stack still holds what it needs.
+            if unsafe { holds(of) } {
+                fiber.state.set(State::Ready);
+                released = true;
+            }
+        }
+        released
     }
 
     /// With no fiber ready: ends exchanges that some lanes did not join; without any, opens the barrier.
@@ -194,7 +240,16 @@ impl Block {
             self.release_warp(index);
             released = true;
         }
-        if !released {
+        let count = |state| self.fibers.iter().filter(|fiber| fiber.state.get() == state).count();
+        let stuck = count(State::AtCondition);
+        if !released && stuck > 0 {
+            let circumstances = format!(
+                "{stuck} of {} threads wait for arrivals or bytes that never come, and {} stand at a barrier",
+                self.fibers.len(),
+                count(State::AtBarrier)
+            );
+            Fault::new(Finding::EndlessWait, circumstances).report();
+        } else if !released {
             self.fibers
                 .iter()
                 .filter(|fiber| fiber.state.get() == State::AtBarrier)
@@ -262,6 +317,17 @@ extern "C" fn absent_lane() {
     let lane = block.fibers[block.current.get()].lane;
     let circumstances = format!("lane {lane} asked for the value of a lane that did not come");
     Fault::new(Finding::AbsentLane, circumstances).report();
+}
+
+extern "C" fn turn() {
+    running().suspend(State::AtTurn);
+}
+
+/// `holds` is also called outside the thread.
+extern "C" fn wait_until(holds: Holds, of: *mut c_void) {
+    let block = running();
+    block.fibers[block.current.get()].condition.set(Some((holds, of)));
+    block.suspend(State::AtCondition);
 }
 
 extern "C" fn active() -> u32 {

@@ -16,6 +16,7 @@ pub(crate) enum Finding {
     KernelRefused,
     PartOfWarp,
     AbsentLane,
+    EndlessWait,
     NoContext,
     InvalidHandle,
 }
@@ -35,6 +36,7 @@ impl Finding {
             Self::KernelRefused => "kernel refused",
             Self::PartOfWarp => "part of a warp met",
             Self::AbsentLane => "shuffle from an absent lane",
+            Self::EndlessWait => "endless wait in a kernel",
             Self::NoContext => "no current context",
             Self::InvalidHandle => "invalid handle",
         }
@@ -48,6 +50,7 @@ impl Finding {
                 | Self::OutsideMemory
                 | Self::WrittenOutside
                 | Self::FreedPinned
+                | Self::EndlessWait
         )
     }
 }

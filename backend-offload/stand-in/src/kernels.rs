@@ -6,11 +6,13 @@ mod cache;
 mod canonical;
 mod compile;
 mod launch;
+mod lockstep;
 mod object;
+mod ptx;
 mod translate;
 
 pub(crate) use compile::compile;
-pub(crate) use launch::Launch;
+pub(crate) use launch::{Launch, Line};
 pub(crate) use object::{Image, Kernel, Parameter};
 
 pub(crate) const SHARED_BYTES: usize = 256 << 10;

@@ -6,7 +6,10 @@ use std::{
     fs::OpenOptions,
     io::Write as _,
     path::Path,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use crate::{
@@ -112,6 +115,26 @@ impl HostCounts {
     }
 }
 
+/// In the order of `stand_in_instruction` of the device headers.
+const INSTRUCTIONS: [&str; 10] = [
+    "mma",
+    "wmma",
+    "ldmatrix",
+    "stmatrix",
+    "cp.async",
+    "cp.async.bulk",
+    "tensor load",
+    "tensor load im2col",
+    "tensor store",
+    "elect",
+];
+
+static EXECUTED: [AtomicU64; INSTRUCTIONS.len()] = [const { AtomicU64::new(0) }; INSTRUCTIONS.len()];
+
+pub(crate) extern "C" fn instruction_executed(instruction: u32) {
+    EXECUTED[instruction as usize].fetch_add(1, Ordering::Relaxed);
+}
+
 static COUNTERS: Mutex<Option<Counters>> = Mutex::new(None);
 
 /// Its own lock permits reports from inside a kernel.
@@ -201,11 +224,16 @@ impl Counters {
         let each = |waits: &Waits| format!("{{\"count\":{},\"ms\":{:.3}}}", waits.count, waits.seconds * 1e3);
         let waits = host.waits.iter().map(|(call, waits)| (*call, each(waits)));
         let findings = findings.iter().map(|(finding, count)| (finding.name(), count.to_string()));
+        let executed = INSTRUCTIONS.iter().zip(&EXECUTED);
+        let executed = executed.map(|(name, count)| (*name, count.load(Ordering::Relaxed)));
+        let executed =
+            executed.filter(|(_, count)| *count > 0).map(|(name, count)| (name, count.to_string()));
         _ = write!(
             line,
-            ",\"calls\":{},\"waits\":{},\"findings\":{}}}",
+            ",\"calls\":{},\"waits\":{},\"instructions\":{},\"findings\":{}}}",
             object(calls),
             object(waits),
+            object(executed),
             object(findings)
         );
         line

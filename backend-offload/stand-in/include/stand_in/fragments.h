@@ -1,6 +1,7 @@
 // Fragments of a matrix, spread over the lanes of a warp. CUDA does not specify its order; this one is our own.
 #pragma once
 #include <stand_in/narrow.h>
+#include <stand_in/products.h>
 
 namespace nvcuda { namespace wmma {
 
@@ -21,6 +22,7 @@ template <int M, int N, int K> struct stand_in_shape<matrix_b, M, N, K> { enum {
 template <int M, int N, int K> struct stand_in_shape<accumulator, M, N, K> { enum { rows = M, columns = N }; };
 
 template <class Use, int M, int N, int K, class T, class Layout = void> struct fragment {
+    typedef T type;
     typedef typename stand_in_stored<T>::is element;
     enum { rows = stand_in_shape<Use, M, N, K>::rows, columns = stand_in_shape<Use, M, N, K>::columns };
     enum { num_elements = rows * columns / 32 };
@@ -50,6 +52,7 @@ template <class F> static inline unsigned stand_in_offset(int n, unsigned stride
     return row_major ? row * stride + column : column * stride + row;
 }
 template <class F, class P> static inline void stand_in_load(F &f, const P *from, unsigned stride, bool row_major) {
+    __syncwarp();
     for (int n = 0; n < F::num_elements; n++) f.x[n] = from[stand_in_offset<F>(n, stride, row_major)];
     __syncwarp();
 }
@@ -66,42 +69,64 @@ template <int M, int N, int K, class T, class P>
 static inline void store_matrix_sync(P *to, const fragment<accumulator, M, N, K, T> &f, unsigned stride,
                                      layout_t layout) {
     typedef fragment<accumulator, M, N, K, T> F;
+    __syncwarp(); // no lane overwrites what another still reads
     for (int n = 0; n < F::num_elements; n++) to[stand_in_offset<F>(n, stride, layout == mem_row_major)] = f.x[n];
     __syncwarp();
 }
 
-// Lanes exchange the addresses of their fragments.
-template <class F> static inline void stand_in_gather(const F &mine, const F **all) {
-    const stand_in_word *slots;
-    stand_in_driver->warp_exchange(~0u, (stand_in_word)&mine, &slots);
-    __builtin_memcpy(all, slots, 32 * sizeof *all);
-}
 // Sums are at least as wide as float, or as int for integers.
 template <class F> static inline float stand_in_wide(stand_in_narrow<F> x) { return x; }
 static inline float stand_in_wide(float x) { return x; }
 static inline double stand_in_wide(double x) { return x; }
 static inline int stand_in_wide(int x) { return x; }
 
+// Tensor cores ignore the low 13 bits of a tf32.
+template <class T> struct stand_in_seen {
+    template <class X> static auto of(X x) { return stand_in_wide(x); }
+};
+template <> struct stand_in_seen<precision::tf32> {
+    static float of(float x) {
+        unsigned bits;
+        __builtin_memcpy(&bits, &x, 4);
+        bits &= ~0x1fffu;
+        __builtin_memcpy(&x, &bits, 4);
+        return x;
+    }
+};
+
+template <class D, class A, class B, class C> struct stand_in_product_turn {
+    D *d;
+    const A *a;
+    const B *b;
+    const C *c;
+    bool done;
+};
+template <class D, class A, class B, class C>
+static void stand_in_product(const stand_in_turns<stand_in_product_turn<D, A, B, C>> &turns) {
+    enum { rows = D::rows, columns = D::columns, depth = A::columns };
+    typedef decltype(stand_in_wide(turns.of[0]->c->x[0])) wide;
+    wide a[rows][depth] = {}, b[depth][columns] = {}, sum[rows][columns] = {};
+    for (int lane = 0; lane < 32; lane++) {
+        auto *turn = turns.of[lane];
+        if (!turn) continue;
+        for (int n = 0; n < A::num_elements; n++)
+            (&a[0][0])[lane * A::num_elements + n] = stand_in_seen<typename A::type>::of(turn->a->x[n]);
+        for (int n = 0; n < B::num_elements; n++)
+            (&b[0][0])[lane * B::num_elements + n] = stand_in_seen<typename B::type>::of(turn->b->x[n]);
+        for (int n = 0; n < C::num_elements; n++)
+            (&sum[0][0])[lane * C::num_elements + n] = stand_in_wide(turn->c->x[n]);
+    }
+    stand_in_multiply(a, b, sum);
+    for (int lane = 0; lane < 32; lane++)
+        for (int n = 0; turns.of[lane] && n < D::num_elements; n++)
+            turns.of[lane]->d->x[n] = (&sum[0][0])[lane * D::num_elements + n];
+    stand_in_driver->executed(STAND_IN_WMMA);
+}
 template <class D, class A, class B, class C>
 static inline void mma_sync(D &d, const A &a, const B &b, const C &c) {
-    const A *as[32];
-    const B *bs[32];
-    stand_in_gather(a, as);
-    stand_in_gather(b, bs);
-    D result;
-    for (int n = 0; n < D::num_elements; n++) {
-        unsigned element = stand_in_lane() * D::num_elements + n;
-        unsigned row = element / D::columns, column = element % D::columns;
-        auto sum = stand_in_wide(c.x[n]);
-        for (unsigned k = 0; k < A::columns; k++) {
-            unsigned at_a = row * A::columns + k, at_b = k * B::columns + column;
-            sum += stand_in_wide(as[at_a / A::num_elements]->x[at_a % A::num_elements]) *
-                   stand_in_wide(bs[at_b / B::num_elements]->x[at_b % B::num_elements]);
-        }
-        result.x[n] = sum;
-    }
-    __syncwarp(); // no lane changes a fragment that another still reads
-    d = result;
+    stand_in_product_turn<D, A, B, C> mine = {&d, &a, &b, &c, false};
+    stand_in_turns<stand_in_product_turn<D, A, B, C>> turns;
+    if (stand_in_meet(mine, turns)) stand_in_product(turns);
 }
 
 }}

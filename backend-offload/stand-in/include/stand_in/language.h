@@ -43,13 +43,27 @@ struct dim3 { unsigned x, y, z; };
 
 // ---- Shared with the driver: same layouts as in src/fibers.rs and src/kernels/object.rs ----
 
-struct stand_in_position { uint3 thread, block; dim3 block_dim, grid_dim; };
+struct stand_in_position {
+    uint3 thread, block;
+    dim3 block_dim, grid_dim;
+    stand_in_word serial; // another number for each block whose threads wait for each other
+};
 struct stand_in_services {
     void (*barrier)();
     // Waits for the lanes of the mask; `slots` then points to their values. Returns the lanes that arrived.
     unsigned (*warp_exchange)(unsigned mask, stand_in_word value, const stand_in_word **slots);
     void (*absent_lane)();
     unsigned (*active)();
+    // Suspends the thread until the condition holds; any thread may evaluate it.
+    void (*wait_until)(bool (*holds)(void *), void *of);
+    // Lets the warp's other lanes reach their next wait.
+    void (*turn)();
+    void (*executed)(unsigned instruction);
+};
+// Instructions that the report counts, in the order of `INSTRUCTIONS` in src/report.rs.
+enum stand_in_instruction {
+    STAND_IN_MMA, STAND_IN_WMMA, STAND_IN_LDMATRIX, STAND_IN_STMATRIX, STAND_IN_CP_ASYNC, STAND_IN_BULK,
+    STAND_IN_TENSOR_LOAD, STAND_IN_TENSOR_IM2COL, STAND_IN_TENSOR_STORE, STAND_IN_ELECT,
 };
 struct stand_in_object {
     const char *name;

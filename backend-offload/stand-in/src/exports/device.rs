@@ -124,8 +124,8 @@ pub extern "C" fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, _dev
         // Blocks per grid along each axis.
         5 => c_int::MAX,
         6 | 7 => 65535,
-        // Shared memory per block.
-        8 | 97 => 48 << 10,
+        8 => 48 << 10,
+        97 => shared_memory(capability),
         10 => 32,
         16 => 4,
         40 => 2,
@@ -134,6 +134,17 @@ pub extern "C" fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, _dev
         115 => 1,
         _ => 0,
     })
+}
+
+/// Below 8.0, less than a card has.
+fn shared_memory(capability: c_int) -> c_int {
+    let kilobytes = match capability {
+        ..80 => 48,
+        80 | 87 => 163,
+        86 | 89 | 120.. => 99,
+        _ => 227,
+    };
+    kilobytes << 10
 }
 
 thread_local! {

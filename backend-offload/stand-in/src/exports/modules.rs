@@ -14,7 +14,7 @@ use crate::{
     driver::{Driver, Work},
     fibers::Dim,
     findings::{Fault, Finding},
-    kernels::{Kernel, Launch, Parameter, SHARED_BYTES},
+    kernels::{Kernel, Launch, Line, Parameter, SHARED_BYTES},
     prices::CallKind,
     schedule::StreamId,
     timeline::{Engine, Task},
@@ -100,13 +100,13 @@ pub unsafe extern "C" fn cuLaunchKernel(
         }
 
         let value = |(index, (_, size)): (usize, &(Parameter, usize))| {
-            let mut words = vec![0_u64; size.div_ceil(8).max(1)];
-            // SAFETY: promised by the caller; the words have room for the value.
+            let mut lines = vec![Line::default(); size.div_ceil(size_of::<Line>()).max(1)];
+            // SAFETY: promised by the caller; the lines have room for the value.
             unsafe {
                 let value = *parameters.add(index);
-                words.as_mut_ptr().cast::<u8>().copy_from(value.cast(), *size);
+                lines.as_mut_ptr().cast::<u8>().copy_from(value.cast(), *size);
             }
-            words
+            lines
         };
         let arguments = kernel.parameters.iter().enumerate().map(value).collect();
         driver.launch_on(stream, Launch { kernel, grid, block, shared: shared as usize, arguments });
@@ -153,19 +153,4 @@ impl Driver {
             .book(stream, Task { call, name: &shape, engine, bytes: touched, touched, pageable: false });
         self.push(stream, Work::Launch(launch));
     }
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTensorMapEncodeTiled() -> Status {
-    Status::NotSupported
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTensorMapEncodeIm2col() -> Status {
-    Status::NotSupported
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuTensorMapEncodeIm2colWide() -> Status {
-    Status::NotSupported
 }

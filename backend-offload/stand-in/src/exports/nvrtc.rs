@@ -105,6 +105,7 @@ pub unsafe extern "C" fn nvrtcCompileProgram(
         Err(log) => {
             let first =
                 log.lines().find(|line| line.contains("error")).unwrap_or("the compiler says nothing");
+            let first = first.strip_prefix("error: ").unwrap_or(first);
             Fault::new(Finding::KernelRefused, first).report();
             compiled.log = log;
             Outcome::Compilation

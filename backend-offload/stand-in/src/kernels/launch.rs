@@ -14,9 +14,14 @@ pub(crate) struct Launch {
     pub(crate) grid: Dim,
     pub(crate) block: Dim,
     pub(crate) shared: usize,
-    /// Copied at the call, in words for alignment.
-    pub(crate) arguments: Vec<Vec<u64>>,
+    /// Copied at the call.
+    pub(crate) arguments: Vec<Vec<Line>>,
 }
+
+/// Aligned as a tensor map.
+#[repr(align(64))]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Line(pub(crate) [u64; 8]);
 
 /// Set before each block: on a GPU, too, shared memory begins with no useful number.
 const SHARED_POISON: u8 = 0xFF;
@@ -27,7 +32,7 @@ impl Launch {
         let parameters = self.kernel.parameters.iter().zip(&self.arguments);
         parameters
             .filter(|((kind, _), _)| *kind != Parameter::Value)
-            .map(|((kind, _), argument)| (argument[0], *kind == Parameter::Pointer))
+            .map(|((kind, _), argument)| (argument[0].0[0], *kind == Parameter::Pointer))
     }
 
     /// The operands must be live device memory.
@@ -49,6 +54,7 @@ impl Launch {
                 // SAFETY: as above; the shared memory is as large as any launch may request.
                 unsafe {
                     *position = block;
+                    (*kernel.position).serial += 1;
                     if !kernel.shared.is_null() {
                         kernel.shared.write_bytes(SHARED_POISON, *shared);
                     }

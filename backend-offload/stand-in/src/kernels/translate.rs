@@ -3,6 +3,8 @@
 use super::{
     SHARED_BYTES,
     canonical::{Canonical, canonical},
+    lockstep::in_lockstep,
+    ptx::replace_assembly,
 };
 
 #[derive(Debug)]
@@ -11,13 +13,24 @@ pub(super) struct Translation {
     pub(super) places: Vec<u32>,
 }
 
-const WAITS: [&str; 6] =
-    ["__syncthreads", "__syncwarp", "_sync(", "__activemask", "wmma::", "cooperative_groups"];
+const WAITS: [&str; 8] = [
+    "__syncthreads",
+    "__syncwarp",
+    "_sync(",
+    "__activemask",
+    "wmma::",
+    "cooperative_groups",
+    "cuda::",
+    "stand_in_ptx::",
+];
 const ATTRIBUTES: [&str; 2] = ["__launch_bounds__", "__cluster_dims__"];
 
 pub(super) fn translate(source: &str) -> Result<Translation, String> {
     let name = kernel_name(source).ok_or("error: the source has no `__global__` function")?;
+    check_cluster(source)?;
     let Canonical { text, places } = canonical(source);
+    let text = in_lockstep(&mark_maps(&replace_assembly(&text)?));
+    let ptx = if text.contains("stand_in_ptx::") { "#include <stand_in/ptx.h>\n" } else { "" };
     let waits = WAITS.iter().any(|word| text.contains(word));
     let (shared, definition) = if text.contains("dynamic_shared_mem") {
         ("dynamic_shared_mem", format!("__align__(1024) unsigned char dynamic_shared_mem[{SHARED_BYTES}];\n"))
@@ -28,9 +41,38 @@ pub(super) fn translate(source: &str) -> Result<Translation, String> {
     // The headers' `static` suits static shared memory only.
     let text = text.replace("extern __shared__", "extern");
     let text = format!(
-        "static unsigned stand_in_places[{count}];\n{text}\n{definition}STAND_IN_KERNEL({name}, {waits}, {shared})\n"
+        "static unsigned stand_in_places[{count}];\n{ptx}{text}\n{definition}STAND_IN_KERNEL({name}, {waits}, {shared})\n"
     );
     Ok(Translation { text, places })
+}
+
+/// CubeCL 0.10 swaps `const` of buffers below tensor maps.
+fn mark_maps(text: &str) -> String {
+    let mut marked = text.to_owned();
+    for id in
+        text.split("CUtensorMap tensor_map_").skip(1).filter_map(|rest| rest.split([',', ')', '\n']).next())
+    {
+        let Some(end) = [",", "\n", ")"].iter().find_map(|end| marked.find(&format!(" buffer_{id}{end}")))
+        else {
+            continue;
+        };
+        let start = marked[..end].rfind([',', '(']).map_or(0, |at| at + 1);
+        let element = marked[start..end].trim().trim_start_matches("const ").split('*').next();
+        let element = element.unwrap_or_default().to_owned();
+        let stores = text.contains(&format!("d_shared_to_global(&tensor_map_{id},"));
+        let access = if stores { "" } else { "const " };
+        marked.replace_range(start..end, &format!(" {access}{element}*"));
+    }
+    marked
+}
+
+fn check_cluster(source: &str) -> Result<(), String> {
+    let Some((_, after)) = source.split_once("__cluster_dims__(") else { return Ok(()) };
+    let size = after.split_once(')').map_or(after, |(size, _)| size);
+    if size.split(',').all(|blocks| blocks.trim() == "1") {
+        return Ok(());
+    }
+    Err(format!("error: clusters of ({size}) blocks are not emulated"))
 }
 
 fn kernel_name(source: &str) -> Option<&str> {
@@ -68,6 +110,26 @@ mod tests {
         for body in ["__syncthreads();", "x[0] = __shfl_xor_sync(-1, x[0], 1);", "__syncwarp();"] {
             assert!(with(body).ends_with("STAND_IN_KERNEL(k, true, nullptr)\n"), "{body}");
         }
+    }
+
+    #[test]
+    fn buffers_below_tensor_maps_are_const_unless_the_kernel_stores_there() {
+        let text = "__global__ void k(\n    const __grid_constant__ CUtensorMap tensor_map_0, \
+                    const __grid_constant__ CUtensorMap tensor_map_1, float_4* buffer_0, \
+                    const float* __restrict__ buffer_1, float* buffer_2, const __grid_constant__ info_st info\n) {\n\
+                    cp_async_bulk_tensor_2d_shared_to_global(&tensor_map_1, 0, 0, x);\n}";
+        let marked = mark_maps(text);
+        assert!(
+            marked.contains("tensor_map_1, const float_4* buffer_0, float* buffer_1, float* buffer_2, const"),
+            "{marked}"
+        );
+    }
+
+    #[test]
+    fn clusters_of_several_blocks_are_refused_by_size() {
+        let of = |size: &str| translate(&format!("__global__ void __cluster_dims__({size}) k() {{}}"));
+        assert!(of("1, 1, 1").is_ok());
+        assert_eq!(of("2, 1, 1").unwrap_err(), "error: clusters of (2, 1, 1) blocks are not emulated");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::{
 
 use suite::Need;
 
-use crate::{failures, findings, host, kernels, memory, options, order};
+use crate::{failures, findings, host, instructions, kernels, memory, options, order, tensor_maps};
 
 const SCENARIO: &str = "SCENARIO";
 
@@ -44,6 +44,13 @@ impl Ended {
         assert!(line.starts_with(&format!("stand-in: {finding}: ")), "{finding}: {}", self.stderr);
         assert!(self.report.contains(&format!("\"{finding}\":1")), "{finding}: {}", self.report);
         line
+    }
+
+    pub(crate) fn executed(&self, instruction: &str) -> u64 {
+        let (_, instructions) = self.report.split_once("\"instructions\":{").expect("a report");
+        let (instructions, _) = instructions.split_once('}').expect("a report");
+        let of = instructions.split_once(&format!("\"{instruction}\":"));
+        of.map_or(0, |(_, rest)| rest.split(',').next().unwrap().parse().expect(instruction))
     }
 
     pub(crate) fn counter(&self, name: &str) -> u64 {
@@ -90,10 +97,12 @@ fn runs_the_scenario_it_was_started_for() {
         failures::SCENARIOS,
         findings::SCENARIOS,
         host::SCENARIOS,
+        instructions::SCENARIOS,
         kernels::SCENARIOS,
         memory::SCENARIOS,
         options::SCENARIOS,
         order::SCENARIOS,
+        tensor_maps::SCENARIOS,
     ]
     .into_iter()
     .flatten();

@@ -53,6 +53,37 @@ unsafe extern "C" {
         parameters: *const *const c_void,
         extra: *const c_void,
     ) -> c_int;
+    fn cuTensorMapEncodeTiled(
+        map: *mut TensorMap,
+        element: c_int,
+        rank: c_uint,
+        address: u64,
+        sizes: *const u64,
+        strides: *const u64,
+        boxes: *const c_uint,
+        steps: *const c_uint,
+        interleave: c_int,
+        swizzle: c_int,
+        promotion: c_int,
+        fill: c_int,
+    ) -> c_int;
+    fn cuTensorMapEncodeIm2col(
+        map: *mut TensorMap,
+        element: c_int,
+        rank: c_uint,
+        address: u64,
+        sizes: *const u64,
+        strides: *const u64,
+        lower: *const c_int,
+        upper: *const c_int,
+        channels: c_uint,
+        pixels: c_uint,
+        steps: *const c_uint,
+        interleave: c_int,
+        swizzle: c_int,
+        promotion: c_int,
+        fill: c_int,
+    ) -> c_int;
     fn nvrtcCreateProgram(
         program: *mut u64,
         source: *const c_char,
@@ -87,6 +118,33 @@ pub(crate) struct Side {
     pub(crate) device: u64,
     pub(crate) array: usize,
     pub(crate) pitch: usize,
+}
+
+#[repr(C, align(64))]
+#[derive(Default)]
+pub(crate) struct TensorMap(pub(crate) [u32; 32]);
+
+/// Row-major; the first dimension is the innermost.
+pub(crate) struct Mapped<'a> {
+    pub(crate) element: c_int,
+    pub(crate) bytes: u64,
+    pub(crate) sizes: &'a [u64],
+    pub(crate) steps: &'a [u32],
+    pub(crate) swizzle: c_int,
+    pub(crate) nan: bool,
+}
+
+impl Mapped<'_> {
+    fn strides(&self) -> Vec<u64> {
+        let mut stride = self.bytes;
+        let outer = self.sizes[..self.sizes.len() - 1].iter();
+        outer
+            .map(|size| {
+                stride *= size;
+                stride
+            })
+            .collect()
+    }
 }
 
 pub(crate) enum Argument<'a> {
@@ -252,6 +310,57 @@ impl Cuda {
         let event = self.record(earlier);
         succeed(unsafe { cuStreamWaitEvent(later, event, 0) });
         succeed(unsafe { cuEventDestroy_v2(event) });
+    }
+
+    pub(crate) fn tiles(&self, of: &Mapped, address: u64, boxes: &[u32]) -> Result<TensorMap, c_int> {
+        let mut map = TensorMap::default();
+        let (rank, strides) = (of.sizes.len() as c_uint, of.strides());
+        let status = unsafe {
+            cuTensorMapEncodeTiled(
+                &raw mut map,
+                of.element,
+                rank,
+                address,
+                of.sizes.as_ptr(),
+                strides.as_ptr(),
+                boxes.as_ptr(),
+                of.steps.as_ptr(),
+                0,
+                of.swizzle,
+                0,
+                of.nan.into(),
+            )
+        };
+        if status == 0 { Ok(map) } else { Err(status) }
+    }
+
+    pub(crate) fn columns(
+        &self,
+        of: &Mapped,
+        address: u64,
+        corners: [&[c_int]; 2],
+        (channels, pixels): (u32, u32),
+    ) -> TensorMap {
+        let (rank, strides) = (of.sizes.len() as c_uint, of.strides());
+        output(|map| unsafe {
+            cuTensorMapEncodeIm2col(
+                map,
+                of.element,
+                rank,
+                address,
+                of.sizes.as_ptr(),
+                strides.as_ptr(),
+                corners[0].as_ptr(),
+                corners[1].as_ptr(),
+                channels,
+                pixels,
+                of.steps.as_ptr(),
+                0,
+                of.swizzle,
+                0,
+                of.nan.into(),
+            )
+        })
     }
 
     pub(crate) fn kernel(&self, source: &str, name: &str) -> u64 {

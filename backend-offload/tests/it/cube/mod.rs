@@ -3,6 +3,8 @@
 //! Every run is a process of its own. The plain backend runs first: both use its autotune results.
 
 mod autotune;
+#[cfg(feature = "cuda")]
+mod cards;
 mod conformance;
 #[cfg(feature = "cuda")]
 mod costs;
@@ -92,6 +94,8 @@ use {children, promises};
 
 pub fn scenarios() -> Vec<Scenario> {
     [
+        #[cfg(feature = "cuda")]
+        cards::scenarios(),
         #[cfg(feature = "cuda")]
         plain::scenarios(),
         #[cfg(feature = "cuda")]

@@ -217,6 +217,7 @@ mod tests {
 
         let on_the_stand_in = Run::parse(&raw).unwrap();
         assert!(passed && stand_in::ran_on_the_stand_in(&on_the_stand_in), "{raw}");
+        assert!(raw.contains("\"driver\":\"compute capability 70\""), "{raw}");
         assert!(!passed_elsewhere && !elsewhere.contains("CUDA stand-in"), "{elsewhere}");
     }
 }

@@ -35,7 +35,13 @@ work=.
 limit=(timeout 280)
 if uses_stand_in; then
     limit=()
-    gpu() { if [ "$1" = name ]; then printf '%s' "$stand_in"; else printf none; fi; }
+    gpu() {
+        case $1 in
+            name) printf '%s' "$stand_in" ;;
+            driver_version) printf 'compute capability %s' "${STAND_IN_CC:-70}" ;;
+            *) printf none ;;
+        esac
+    }
     # Autotune measures the CPU: its choices must not reach a machine with a GPU.
     work=$folder/stand-in
     mkdir -p "$work"

@@ -1,0 +1,3 @@
+// Groups of one block, thread or cluster.
+#pragma once
+#include <stand_in/barriers.h>

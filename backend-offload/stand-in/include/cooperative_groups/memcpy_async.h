@@ -1,0 +1,3 @@
+// Copies of a group.
+#pragma once
+#include <stand_in/barriers.h>

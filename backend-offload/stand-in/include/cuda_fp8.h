@@ -1,0 +1,3 @@
+// Eight-bit floats.
+#pragma once
+#include <stand_in/eighths.h>
