@@ -144,9 +144,12 @@ impl Footprint {
         3.0 * forward + if recompute { again } else { 0.0 }
     }
 
-    /// The share of [`Self::flops_per_token`] for gradients of weights.
-    pub fn weight_gradient_flops_per_token(&self) -> f64 {
-        2.0 * self.multiplied as f64
+    /// The share of [`Self::flops_per_token`] for the backward pass of `blocks`, without gradients of weights.
+    pub fn backward_flops_per_token(&self, blocks: usize, time: usize, recompute: bool) -> f64 {
+        let (products, attention) =
+            (2.0 * self.per_block as f64, 4.0 * self.attention_width as f64 * time as f64);
+        let again = if recompute { products + attention } else { 0.0 };
+        (products + 2.0 * attention + again) * blocks as f64
     }
 
     /// Bytes of narrow weights on the tape: of all products, or of a segment of `n` blocks. 0 in f32.

@@ -15,6 +15,7 @@ use crate::block::Block;
 use crate::config::{GptConfig, Positions};
 use crate::dropout::{DropoutKey, Place, dropout};
 use crate::error::ConfigError;
+use crate::group::Frozen;
 use crate::init::{Filler, Role};
 use crate::input::Input;
 use crate::kernels::Kernels;
@@ -50,6 +51,8 @@ pub struct Gpt<B: Backend> {
     /// With rows, `wte` only names the parameter.
     #[module(skip)]
     rows_on_demand: Option<RowsOnDemand>,
+    #[module(skip)]
+    pub(crate) frozen: Frozen,
     #[module(skip)]
     pub(crate) config: GptConfig,
 }
@@ -181,6 +184,7 @@ impl<B: Backend> Gpt<B> {
                 .then(|| filler.matrix("lm_head", Role::Head, [config.vocab_size, width])),
             narrow_head: None,
             rows_on_demand: None,
+            frozen: Frozen::default(),
             config: config.clone(),
         }
     }
@@ -220,6 +224,7 @@ impl<B: Backend> Gpt<B> {
             lm_head: None,
             narrow_head: None,
             rows_on_demand: self.rows_on_demand.clone(),
+            frozen: self.frozen.clone(),
             config: self.config.clone(),
         }
     }

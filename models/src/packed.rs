@@ -274,7 +274,7 @@ impl<B: Backend> Gpt<B> {
 }
 
 /// A dry run has none.
-fn numbers<B: Backend>(weight: &Param<Tensor<B, 2>>) -> Vec<f32> {
+pub(crate) fn numbers<B: Backend>(weight: &Param<Tensor<B, 2>>) -> Vec<f32> {
     if !weight.is_initialized() {
         return vec![0.0; weight.lazy_shape().num_elements()];
     }

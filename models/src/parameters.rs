@@ -59,6 +59,15 @@ impl ParameterInfo {
         }
     }
 
+    /// The lowest block that a backward pass to the parameter reaches.
+    pub(crate) fn lowest_block(&self) -> usize {
+        match self.part {
+            Part::Tokens | Part::Positions | Part::Followers | Part::EmbeddingNorm => 0,
+            Part::Block(block) => block,
+            Part::FinalNorm | Part::Head => usize::MAX,
+        }
+    }
+
     /// Number of elements.
     pub fn elements(&self) -> u64 {
         self.shape.iter().fold(1, |product, side| product.saturating_mul(*side as u64))
@@ -93,12 +102,13 @@ impl GptConfig {
 }
 
 impl<B: Backend> Gpt<B> {
-    /// Parameters that learn, all or adapters', in the order of the model's fields. Waits for no weight.
+    /// Parameters that learn: adapters', or all but frozen groups, in the order of the model's fields. Waits for no weight.
     pub fn learning(&self) -> Vec<(ParamId, ParameterInfo)> {
         let mut ids = Ids { path: Vec::new(), found: Vec::new() };
         self.visit(&mut ids);
         let adapts = self.has_adapters();
-        let learning = ids.found.into_iter().filter(|(name, ..)| !adapts || is_adapter(name));
+        let learns = |name: &str| (!adapts || is_adapter(name)) && !self.is_frozen(name);
+        let learning = ids.found.into_iter().filter(|(name, ..)| learns(name));
         let listed = self.config().parameters().into_iter();
         let parts: HashMap<_, _> = listed.map(|parameter| (parameter.name, parameter.part)).collect();
         let info = |(name, id, shape): (String, ParamId, Vec<usize>)| {
@@ -107,6 +117,11 @@ impl<B: Backend> Gpt<B> {
         };
         learning.map(info).collect()
     }
+}
+
+/// The number in `blocks.N.`…
+pub(crate) fn block_of(name: &str) -> Option<usize> {
+    name.strip_prefix("blocks.")?.split_once('.')?.0.parse().ok()
 }
 
 /// An adapter's projection weight, or the parameter itself.

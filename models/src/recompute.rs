@@ -10,6 +10,9 @@
 //! The forward pass requests weights at their segment: they may still be loading
 //! (`a_blocks_weights_are_first_used_when_the_pass_reaches_it`).
 //!
+//! Segments in and below which nothing learns pass forward only
+//! (`below_the_lowest_block_that_learns_no_block_runs_again`).
+//!
 //! Each segment's gradients are handed out at once, every parameter once: a tied embedding's share from the head waits
 //! for the input's. The callback may step the parameters.
 
@@ -78,8 +81,8 @@ where
     F: FnMut(Gpt<Autodiff<I, C>>, usize, GradientsParams) -> Gpt<Autodiff<I, C>>,
 {
     let segments = segments(model.config().n_layer, every);
-    let embedding = model.wte.id;
-    let mut passes = forward(&model, &segments, group, Plain(kernels.0));
+    let (embedding, frozen) = (model.wte.id, model.frozen_blocks());
+    let mut passes = forward(&model, (&segments[..], frozen), group, Plain(kernels.0));
     let kept_bytes = passes.iter().flat_map(|pass| &pass.kept).map(SegmentInput::bytes).sum();
 
     for (place, pass) in passes.iter_mut().enumerate() {
@@ -89,7 +92,7 @@ where
         model = on_segment(model, place, ready);
     }
 
-    for segment in segments.into_iter().rev() {
+    for segment in segments.into_iter().rev().take_while(|segment| segment.end > frozen) {
         for (place, pass) in passes.iter_mut().enumerate() {
             let ready = pass.backward_segment(&model, segment.clone(), kernels);
             model = on_segment(model, place, ready);
@@ -118,7 +121,7 @@ struct HeadTargets<I: Backend> {
 
 fn forward<I: Backend, C: CheckpointStrategy>(
     model: &Gpt<Autodiff<I, C>>,
-    segments: &[Range<usize>],
+    (segments, frozen): (&[Range<usize>], usize),
     group: Vec<(Batch<I>, PassOptions)>,
     kernels: Plain,
 ) -> Vec<BatchPass<I>> {
@@ -138,7 +141,7 @@ fn forward<I: Backend, C: CheckpointStrategy>(
         let part = model.part(segment.clone()).valid();
         for pass in &mut passes {
             let input = pass.take_stream();
-            if segment.start > 0 {
+            if segment.start > 0 && segment.end > frozen {
                 pass.kept.push(SegmentInput::new(input.clone(), pass.options.inputs_in_tiles));
             }
             pass.stream = Some(part.run_blocks(0..segment.len(), input, pass.options.dropout, &kernels));

@@ -64,16 +64,27 @@ pub(crate) fn home(config: &Config, parameter: &ParameterInfo) -> Home {
     Home::Host(Form::new(config, parameter))
 }
 
-/// Parameters that learn: all, or those of adapters.
+/// Parameters that learn: those of adapters, or all but `train.freeze`.
 pub(crate) fn learned(config: &Config) -> Vec<ParameterInfo> {
     match &config.train.lora {
         Some(lora) => lora.parameters(&config.model),
-        None => config.model.parameters(),
+        None => {
+            let all = config.model.parameters().into_iter();
+            all.filter(|parameter| !config.train.freezes(&parameter.name)).collect()
+        }
     }
 }
 
 pub(crate) fn learning(config: &Config) -> u64 {
     learned(config).iter().map(ParameterInfo::elements).sum()
+}
+
+/// Numbers of weights in a checkpoint: adapters, or all.
+pub(crate) fn saved(config: &Config) -> u64 {
+    if config.train.lora.is_some() {
+        return learning(config);
+    }
+    config.model.parameters().iter().map(ParameterInfo::elements).sum()
 }
 
 #[derive(Debug)]
@@ -90,7 +101,7 @@ impl Parameters {
         Self { by_name: homes.collect() }
     }
 
-    /// `None` for an unknown name.
+    /// `None` if the parameter does not learn.
     pub(crate) fn home(&self, name: &str) -> Option<Home> {
         self.by_name.get(name).map(|(_, home)| *home)
     }

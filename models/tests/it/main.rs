@@ -10,6 +10,7 @@ mod dropout;
 mod families;
 mod fixtures;
 mod footprint;
+mod frozen;
 mod gradients;
 mod hostile;
 mod kernels;

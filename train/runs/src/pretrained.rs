@@ -182,6 +182,10 @@ impl Pretrained {
             );
             if train.lora.is_some() {
                 eprintln!("their embeddings stay at the mean of the others: `train.lora` tunes no embedding");
+            } else if train.freezes("wte") {
+                eprintln!(
+                    "their embeddings stay at the mean of the others: `train.freeze` has the embedding"
+                );
             }
         }
 

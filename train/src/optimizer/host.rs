@@ -23,7 +23,7 @@ use super::adoption::Restored;
 use super::rows::Table;
 use super::streamed::Crossing;
 use super::times::HostTimes;
-use super::{Stride, decay};
+use super::{Stride, rate_and_decay};
 use crate::parameters::{Home, Parameters};
 use crate::rule::format;
 
@@ -115,7 +115,7 @@ impl HostPart {
     }
 
     pub(crate) fn takes(&self, name: &str) -> bool {
-        self.settings.parameters.home(name) != Some(Home::Device)
+        self.settings.parameters.home(name).is_some_and(|home| home != Home::Device)
     }
 
     pub(crate) fn has(&self, id: ParamId) -> bool {
@@ -219,24 +219,24 @@ impl HostPart {
         weights: Tensor<I, D>,
         stride: Stride,
     ) -> Result<(Update, Updated<Tensor<I, D>>), HostOptimError> {
-        let (rule, stride) = self.rule_and_stride(D, stride);
         let state = self.states.remove(&id).expect("it is due");
+        let (rule, stride) = self.rule_and_stride((state.name(), D), stride);
         state.begin_tensor(rule, stride, weights)
     }
 
     pub(super) fn rule_and_stride(
         &self,
-        dims: usize,
+        (name, dims): (&str, usize),
         stride: Stride,
     ) -> (host_optim::Rule, host_optim::Stride) {
         let settings = &self.settings.train;
-        let decay = decay(settings, dims);
+        let (scale, decay) = rate_and_decay(settings, name, dims);
         let rule = if self.keeps_velocity() {
             Sgd { momentum: settings.momentum as f32, weight_decay: decay }.into()
         } else {
             adamw(settings, decay).into()
         };
-        (rule, host_optim::Stride { lr: settings.lr * stride.share, scale: stride.scale })
+        (rule, host_optim::Stride { lr: settings.lr * scale * stride.share, scale: stride.scale })
     }
 
     pub(super) fn begin(&mut self, prepared: Vec<(ParamId, Update)>) -> Result<(), HostOptimError> {

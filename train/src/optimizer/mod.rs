@@ -1,7 +1,7 @@
 //! The optimizer: each parameter's update rule and state.
 //!
 //! Burn 0.21 has no parameter groups, and its learner clones the whole model. This mapper copies one tensor at a time.
-//! Name and dimensions choose the rule.
+//! Name and dimensions choose the rule, and `train.groups` rate and decay.
 
 mod adoption;
 mod gather;
@@ -193,8 +193,8 @@ impl<I: Managed> Optimizer<I> {
         Stride { share, scale }: Stride,
     ) -> Tensor<I, D> {
         let settings = &self.settings;
-        let decay = decay(settings, D);
-        let lr = settings.lr * share;
+        let (group, decay) = rate_and_decay(settings, name, D);
+        let lr = settings.lr * group * share;
 
         let before = self.moments.remove(name);
         let rule = Rule::choose(settings.optimizer, name, D);
@@ -213,7 +213,7 @@ impl<I: Managed> Optimizer<I> {
                 })
             }
             Rule::Muon => {
-                let lr = settings.matrix_lr * share;
+                let lr = settings.matrix_lr * group * share;
                 let rates = muon::Rates { lr, momentum: settings.momentum, decay };
                 let velocity = before.map(Moments::into_velocity);
                 let flat = |tensor: Tensor<I, D>| Tensor::<I, 2>::from_primitive(tensor.into_primitive());
@@ -236,9 +236,11 @@ impl<I: Managed> Optimizer<I> {
     }
 }
 
-/// Only matrices decay: vectors are gains and offsets, which would go to zero.
-fn decay(settings: &TrainSection, dims: usize) -> f64 {
-    if dims >= 2 { settings.weight_decay } else { 0.0 }
+/// The group's factor on the rate, and its decay. Only matrices decay: vectors are gains and offsets, which would go to
+/// zero.
+fn rate_and_decay(settings: &TrainSection, name: &str, dims: usize) -> (f64, f64) {
+    let (scale, decay) = settings.rate_and_decay(name);
+    (scale, if dims >= 2 { decay } else { 0.0 })
 }
 
 fn adamw(settings: &TrainSection, decay: f64) -> AdamW {

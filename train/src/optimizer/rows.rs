@@ -72,9 +72,9 @@ impl HostPart {
     }
 
     pub(super) fn step_rows(&mut self, stride: Stride) -> Result<(), HostOptimError> {
-        let (rule, stride) = self.rule_and_stride(2, stride);
         match &self.table {
             Some(table) if table.rows().has_gradient() => {
+                let (rule, stride) = self.rule_and_stride((table.rows().name(), 2), stride);
                 let begun = Instant::now();
                 let stepped = self.times.time_wait(|| table.rows().step(rule, stride));
                 self.times.stepped_since(begun);

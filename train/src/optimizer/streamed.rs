@@ -107,8 +107,8 @@ impl HostPart {
         stride: Stride,
         device: &I::Device,
     ) -> Result<(Update, OnDemand), HostOptimError> {
-        let (rule, stride) = self.rule_and_stride(2, stride);
         let state = self.states.remove(&id).expect("it is due");
+        let (rule, stride) = self.rule_and_stride((state.name(), 2), stride);
         let code = self.settings.parameters.form(state.name()).code.expect("its weights come in tiles");
         let (update, updated) = state.begin_tiles::<I>(rule, stride, code, device)?;
         let times = self.times.clone();

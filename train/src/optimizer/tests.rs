@@ -151,3 +151,36 @@ fn weight_decay_shrinks_matrices_only() {
         });
     }
 }
+
+#[test]
+fn a_group_has_its_own_rate_and_decay_under_every_rule() {
+    let groups = r#"[{"match": "embedding", "lr_scale": 0.25, "weight_decay": 0}, {"match": "mlp", "weight_decay": 2}]"#;
+    let groups: Vec<runs::config::GroupSection> = serde_json::from_str(groups).expect("groups");
+    for optimizer in [OptimizerKind::AdamW, OptimizerKind::Sgd, OptimizerKind::Muon] {
+        let settings =
+            TrainSection { optimizer, weight_decay: 0.5, matrix_lr: 0.1, groups: groups.clone(), ..sgd() };
+        let stepped = |gradient: f32| {
+            let before = gpt();
+            let gradients = gradients(&before, gradient);
+            let (after, _) =
+                Optimizer::<Flex>::new(&settings).step(before, gradients, Stride { share: 1.0, scale: 1.0 });
+            values(&after)
+        };
+        let old = values(&gpt());
+        let of = |all: &[(String, usize, Vec<f32>)], name: &str| {
+            all.iter().find(|(found, ..)| found == name).expect("there").2[0]
+        };
+        let still = stepped(0.0);
+        for (name, kept) in
+            [("wte", 1.0), ("blocks.0.mlp.up.weight", 0.8), ("blocks.0.attention.query.weight", 0.95)]
+        {
+            let (old, new) = (of(&old, name), of(&still, name));
+            assert!((new - kept * old).abs() < 1e-6, "{optimizer:?}, {name}: {old} became {new}");
+        }
+        // The first step of AdamW has the size of the rate.
+        if optimizer == OptimizerKind::AdamW {
+            let moved = of(&old, "wte") - of(&stepped(3.0), "wte");
+            assert!((moved - 0.025).abs() < 1e-5, "{moved}");
+        }
+    }
+}

@@ -5,7 +5,6 @@
 use models::Footprint;
 use runs::config::{Config, ExchangeKind, PlacementKind, StateKind};
 
-use super::learned::Learned;
 use super::{Machine, Plan};
 
 pub(crate) fn placed(config: &Config, footprint: &Footprint, machine: &Machine) -> Config {
@@ -23,7 +22,7 @@ pub(crate) fn placed(config: &Config, footprint: &Footprint, machine: &Machine) 
     };
     // The rare exchange and adapters need the optimizer on the device.
     let only_device = machine.other_ranks > 0 && config.ranks.exchange == ExchangeKind::Rarely
-        || !Learned::new(config, footprint).all;
+        || config.train.lora.is_some();
     let on_hosts = (0..=config.model.n_layer).filter(|_| !only_device).map(on_host);
 
     let possible = std::iter::once(on_device.clone()).chain(on_hosts).filter_map(|config| {

@@ -169,8 +169,11 @@ impl UpdateBytes {
     }
 }
 
-/// Under adapters: copied to the host once, then only to the device.
+/// Copied to the host once, then only to the device.
 const FROZEN: &str = "weights, frozen";
+
+/// In blocks that pass forward only.
+const FROZEN_BELOW: &str = "weights, frozen below";
 
 /// Copied to the device every step, under any budget.
 const STREAMED: &str = "weights from the host";
@@ -191,7 +194,7 @@ impl Demand {
         let learns = Learned::new(config, footprint);
         let narrow = learns.narrow_copies(config, footprint);
         let added = for_tokens(learns.tape_per_token);
-        let tape = for_tokens(footprint.activation_bytes_per_token(train.recompute)).saturating_add(added);
+        let tape = for_tokens(learns.activation_bytes_per_token(config, footprint)).saturating_add(added);
 
         let (kept, kept_narrow, passing) = match train.recompute {
             None => (tape, narrow, pass_temporaries),
@@ -278,6 +281,7 @@ impl Demand {
             part("a micro-batch's gradients", [0, apart], groups - 1, groups - 1),
             part("activations", [kept, 0], groups, groups),
             // Dropping a clean block costs no copy: it spills earlier.
+            part(FROZEN_BELOW, [learns.frozen_below; 2], groups, 0),
             part(FROZEN, [learns.frozen; 2], 2 * groups, 0),
             part("narrow copies of weights", [kept_narrow, 0], groups, groups),
             part("optimizer state", [state; 2], 1, 1),
@@ -404,12 +408,4 @@ pub(super) fn sums_of_gradients(micro_batches: u64, ranks: usize) -> u64 {
 
 pub(super) fn partial_sums(micro_batches: u64) -> u64 {
     u64::from((micro_batches + 1).ilog2())
-}
-
-pub(super) fn state_bytes(optimizer: OptimizerKind, footprint: &Footprint) -> u64 {
-    match optimizer {
-        OptimizerKind::AdamW => footprint.adamw_bytes(),
-        OptimizerKind::Muon => footprint.adamw_bytes() - footprint.hidden_matrices * WIDE,
-        OptimizerKind::Sgd => footprint.weight_bytes(),
-    }
 }

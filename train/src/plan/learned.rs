@@ -1,4 +1,4 @@
-//! What learns: all weights, or adapters beside frozen ones.
+//! Parameters that learn: all, all but frozen groups, or adapters.
 
 use models::{BaseForm, Compute, Footprint, ParameterInfo, Part};
 use runs::config::Config;
@@ -10,13 +10,19 @@ const WIDE: u64 = 4;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Learned {
-    /// Whether all weights learn. Frozen ones are narrow or packed, without gradient.
-    pub(super) all: bool,
+    adapts: bool,
+    pub(super) frozen: u64,
+    /// Bytes of frozen weights below all that learns.
+    pub(super) frozen_below: u64,
+    /// Blocks that pass forward only.
+    below: usize,
+    /// Numbers that multiply tokens without a gradient.
+    multiplied: u64,
+    /// The block that learns most.
     pub(super) per_block: u64,
     /// Numbers of the largest parameter that learns.
     pub(super) largest: u64,
-    pub(super) frozen: u64,
-    /// Form of frozen block matrices that each use decodes.
+    /// Under adapters, the form of frozen block matrices that each use decodes.
     packed: Option<BaseForm>,
     /// Adapters' bytes per token on the tape: the product with `down`, wide and narrow.
     pub(super) tape_per_token: u64,
@@ -25,42 +31,104 @@ pub(super) struct Learned {
 impl Learned {
     pub(super) fn new(config: &Config, footprint: &Footprint) -> Self {
         let (per_block, largest) = (footprint.per_block, footprint.largest_tensor);
-        let Some(lora) = &config.train.lora else {
-            return Self { all: true, per_block, largest, frozen: 0, packed: None, tape_per_token: 0 };
+        let (model, train) = (&config.model, &config.train);
+        let all = Self {
+            adapts: false,
+            frozen: 0,
+            frozen_below: 0,
+            below: 0,
+            multiplied: 0,
+            per_block,
+            largest,
+            packed: None,
+            tape_per_token: 0,
         };
-
-        let adapters = learned(config);
-        let of_first = adapters.iter().filter(|adapter| adapter.block() == Some(0));
-        let (layers, compute) = (config.model.n_layer, config.model.compute);
-        let blocks = config.train.recompute.map_or(layers, |every| every.clamp(1, layers)) as u64;
-        let each = lora.rank as u64 * (WIDE + compute.bytes());
-        Self {
-            all: false,
-            per_block: of_first.map(ParameterInfo::elements).sum(),
-            largest: adapters.iter().map(ParameterInfo::elements).max().unwrap_or_default(),
-            frozen: frozen_bytes(config),
-            packed: Some(config.memory.base).filter(|base| base.is_packed(compute)),
-            tape_per_token: each.saturating_mul(lora.targets.len() as u64).saturating_mul(blocks),
+        if train.lora.is_none() && train.freeze.is_empty() {
+            return all;
         }
+
+        let learned = learned(config);
+        let block = |block: usize| -> u64 {
+            let of_block = learned.iter().filter(|parameter| parameter.block() == Some(block));
+            of_block.map(ParameterInfo::elements).sum()
+        };
+        let per_block = (0..model.n_layer).map(block).max().unwrap_or_default();
+        let largest = learned.iter().map(ParameterInfo::elements).max().unwrap_or_default();
+        let Some(lora) = &train.lora else {
+            return Self { per_block, largest, ..all }.without_groups(config, &learned);
+        };
+        let blocks = train.recompute.map_or(model.n_layer, |every| every.clamp(1, model.n_layer)) as u64;
+        let each = lora.rank as u64 * (WIDE + model.compute.bytes());
+        Self {
+            adapts: true,
+            frozen: frozen_bytes(config),
+            multiplied: footprint.multiplied,
+            per_block,
+            largest,
+            packed: Some(config.memory.base).filter(|base| base.is_packed(model.compute)),
+            tape_per_token: each.saturating_mul(lora.targets.len() as u64).saturating_mul(blocks),
+            ..all
+        }
+    }
+
+    /// Without `train.freeze`, whose weights stay f32.
+    fn without_groups(mut self, config: &Config, learned: &[ParameterInfo]) -> Self {
+        let model = &config.model;
+        self.below = models::frozen_blocks(learned).min(model.n_layer);
+        let all = model.parameters();
+        for parameter in all.iter().filter(|parameter| config.train.freezes(&parameter.name)) {
+            let numbers = parameter.elements();
+            let passes_once = match parameter.part {
+                Part::Block(block) => block < self.below,
+                Part::Tokens => !model.tie_word_embeddings && self.below > 0,
+                Part::Positions | Part::Followers | Part::EmbeddingNorm => self.below > 0,
+                Part::FinalNorm | Part::Head => true,
+            };
+            *if passes_once { &mut self.frozen_below } else { &mut self.frozen } += WIDE * numbers;
+            let multiplies = match parameter.part {
+                Part::Block(_) | Part::Head => true,
+                Part::Tokens => model.tie_word_embeddings,
+                _ => false,
+            };
+            self.multiplied += if multiplies { numbers } else { 0 };
+        }
+        self
+    }
+
+    /// Whether all weights learn.
+    fn all(self) -> bool {
+        self.frozen + self.frozen_below == 0
+    }
+
+    /// Bytes per token on the tape, without adapters'.
+    pub(super) fn activation_bytes_per_token(self, config: &Config, footprint: &Footprint) -> u64 {
+        let recompute = config.train.recompute;
+        let untaped = match recompute {
+            _ if self.below == 0 => 0,
+            None => footprint.segment_bytes_per_token(self.below),
+            Some(every) => (self.below / every) as u64 * config.model.n_embd as u64 * WIDE,
+        };
+        footprint.activation_bytes_per_token(recompute) - untaped
     }
 
     /// Bytes of the head's gradient while it waits for the embedding's.
     pub(super) fn tied_gradient_bytes(self, config: &Config) -> u64 {
-        if config.model.tie_word_embeddings && self.all { self.largest * WIDE } else { 0 }
+        let learns = !self.adapts && !config.train.freezes("wte");
+        if config.model.tie_word_embeddings && learns { self.largest * WIDE } else { 0 }
     }
 
     pub(super) fn largest_sum(self, largest: u64) -> u64 {
-        if self.all { largest } else { self.largest * WIDE }
+        if self.all() { largest } else { self.largest * WIDE }
     }
 
     /// Lower bound of the largest operation's bytes. A frozen weight has no second tensor of its size.
     pub(super) fn least(self, largest: u64, hidden: u64) -> u64 {
-        if self.all { largest.max(hidden).saturating_mul(2) } else { largest.max(hidden.saturating_mul(2)) }
+        if self.all() { largest.max(hidden).saturating_mul(2) } else { largest.max(hidden.saturating_mul(2)) }
     }
 
-    /// Bytes of narrow copies of weights in a pass; frozen weights are narrow.
+    /// Bytes of narrow copies of weights in a pass; a base is narrow.
     pub(super) fn narrow_copies(self, config: &Config, footprint: &Footprint) -> u64 {
-        if self.all { footprint.narrow_weight_bytes(config.train.recompute) } else { 0 }
+        if !self.adapts { footprint.narrow_weight_bytes(config.train.recompute) } else { 0 }
     }
 
     /// Operand bytes of the largest decoding: its pieces in f32, or these joined.
@@ -78,16 +146,17 @@ impl Learned {
         2 * numbers * config.model.compute.bytes() + 2 * WIDE * numbers.min(base.decoded_at_once())
     }
 
-    /// FLOPs per token for gradients of frozen weights.
-    pub(super) fn saved_flops_per_token(self, footprint: &Footprint) -> f64 {
-        if self.all { 0.0 } else { footprint.weight_gradient_flops_per_token() }
+    /// FLOPs per token of [`Footprint::flops_per_token`] that frozen weights save.
+    pub(super) fn saved_flops_per_token(self, footprint: &Footprint, time: usize, recompute: bool) -> f64 {
+        2.0 * self.multiplied as f64 + footprint.backward_flops_per_token(self.below, time, recompute)
     }
 }
 
 /// f32 tensors of a piece's size.
 const OPERANDS_PER_DECODING: u64 = 2;
 
-/// Block matrices in the base's form, a head in the compute type, others in f32, a narrow copy of a tied head.
+/// Under adapters: block matrices in the base's form, a head in the compute type, others in f32, a narrow copy of a tied
+/// head.
 fn frozen_bytes(config: &Config) -> u64 {
     let (model, base) = (&config.model, config.memory.base);
     let bytes = |parameter: &ParameterInfo| {

@@ -29,15 +29,16 @@ pub(crate) use machine::{Machine, Measurement};
 pub(crate) use measured::Measured;
 pub(crate) use states_on_disk::StatesOnDisk;
 
-use demand::{Demand, Exchanged, state_bytes};
+use demand::{Demand, Exchanged};
 use learned::Learned;
-use models::Footprint;
+use models::{Footprint, ParameterInfo};
 use replay::Replayed;
 use runs::BadInput;
 use runs::config::{Amount, Config, RanksSection, Together};
 use serde::Serialize;
 
-use crate::parameters::learning;
+use crate::parameters::{learned, learning, saved};
+use crate::rule::keeps_second_moment;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Plan {
@@ -114,6 +115,8 @@ pub(crate) struct Plan {
     pub(crate) replayed: Option<Replayed>,
     #[serde(skip)]
     looks_up: bool,
+    #[serde(skip)]
+    has_adapters: bool,
     refusals: Vec<String>,
     notes: Vec<String>,
 }
@@ -144,10 +147,12 @@ pub(crate) struct Held {
     pub(crate) spills: u64,
 }
 
-/// Floating-point operations per token, forward and backward, without gradients of frozen weights and adapters' own.
+/// Floating-point operations per token, forward and backward, without gradients of frozen weights, adapters' own, and the
+/// backward pass below all that learns.
 pub(crate) fn flops_per_token(config: &Config, footprint: &Footprint, recompute: bool) -> f64 {
-    let all = footprint.flops_per_token(config.sequence(), recompute);
-    all - Learned::new(config, footprint).saved_flops_per_token(footprint)
+    let time = config.sequence();
+    let saved = Learned::new(config, footprint).saved_flops_per_token(footprint, time, recompute);
+    footprint.flops_per_token(time, recompute) - saved
 }
 
 struct DiskTraffic {
@@ -242,12 +247,14 @@ fn host_least(config: &Config, machine: &Machine, demand: &Demand, all: u64) -> 
     demand.host_peak(config, machine.ranks(), machine.device_budget.unwrap_or(u64::MAX))
 }
 
-/// Weights and states; with adapters, theirs alone.
-fn checkpoint_bytes(config: &Config, footprint: &Footprint, demand: &Demand) -> u64 {
-    if Learned::new(config, footprint).all {
-        return footprint.weight_bytes() + state_bytes(config.train.optimizer, footprint);
-    }
-    4 * demand.placement.on_device + demand.placement.device_state_bytes()
+/// Weights and states in f32; with adapters, theirs alone.
+fn checkpoint_bytes(config: &Config) -> u64 {
+    let kind = config.train.optimizer;
+    let moments = |parameter: &ParameterInfo| {
+        let second = keeps_second_moment(kind, &parameter.name, parameter.shape.len());
+        parameter.elements() * (1 + u64::from(second))
+    };
+    4 * (saved(config) + learned(config).iter().map(moments).sum::<u64>())
 }
 
 fn held(parts: &[demand::Part], spilled: &[u64]) -> Vec<Held> {
@@ -319,7 +326,7 @@ impl Plan {
         let host_tier_bytes = host_least.saturating_add(if sinks > 0 { 0 } else { copies });
         let host_bytes = host_tier_bytes + residuals + if machine.shares_host { stays } else { 0 };
 
-        let checkpoint_bytes = checkpoint_bytes(config, footprint, &demand);
+        let checkpoint_bytes = checkpoint_bytes(config);
 
         let mut plan = Self {
             machine: machine.clone(),
@@ -370,6 +377,7 @@ impl Plan {
             data: None,
             replayed: None,
             looks_up: config.model.longest_match,
+            has_adapters: train.lora.is_some(),
             refusals: Vec::new(),
             notes: Vec::new(),
         };

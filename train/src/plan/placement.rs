@@ -57,9 +57,12 @@ impl Matrix {
 }
 
 pub(super) fn matrices_on_host(config: &Config) -> [Vec<Matrix>; 2] {
-    let matrices = config.model.parameters().into_iter().filter(ParameterInfo::is_matrix);
+    let matrices: Vec<_> = learned(config).into_iter().filter(ParameterInfo::is_matrix).collect();
+    // All blocks whose matrices learn have the same ones.
+    let first = matrices.iter().find_map(ParameterInfo::block);
     let (block, outer): (Vec<_>, Vec<_>) = matrices
-        .filter(|matrix| matrix.block().is_none_or(|block| block == 0))
+        .into_iter()
+        .filter(|matrix| matrix.block().is_none() || matrix.block() == first)
         .partition(|matrix| matrix.block().is_some());
     let matrix = |matrix: &ParameterInfo| Matrix {
         sides: [matrix.shape[0], matrix.shape[1]],
@@ -214,7 +217,8 @@ impl Placement {
 
     pub(super) fn largest_tensor(&self, config: &Config, footprint: &Footprint) -> u64 {
         let (all, model) = (footprint.largest_tensor, &config.model);
-        if self.narrow == 0 || self.on_device > 0 {
+        // Frozen weights are f32.
+        if self.narrow == 0 || self.on_device > 0 || !config.train.freeze.is_empty() {
             return all * WIDE;
         }
         let named = self.rows[0] / model.n_embd as u64;

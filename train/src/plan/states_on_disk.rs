@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::Machine;
 use super::placement::{Matrix, matrices_on_host};
-use crate::parameters::{Home, home};
+use crate::parameters::{Home, home, learned};
 use crate::rule::format;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -94,24 +94,25 @@ impl StatesOnDisk {
             return none;
         }
 
-        let model = &config.model;
         let [per_block, others] = Self::candidates(config);
-        let parameters = model.parameters();
+        let parameters = learned(config);
         let on_host = parameters.iter().filter(|parameter| {
             parameter.is_projection() && matches!(home(config, parameter), Home::Host(_))
         });
-        let first = on_host.filter_map(ParameterInfo::block).min().unwrap_or(model.n_layer);
-        let blocks = (model.n_layer - first) as u64;
+        let mut on_host: Vec<usize> = on_host.filter_map(ParameterInfo::block).collect();
+        on_host.dedup();
+        let blocks = on_host.len() as u64;
         let missing = all.saturating_add(per_block.passing()).saturating_add(spills).saturating_sub(host);
-        let count = missing.div_ceil(per_block.in_memory).max(1);
+        let count = missing.div_ceil(per_block.in_memory.max(1)).max(1);
         let ranks = if config.memory.shard { machine.ranks() as u64 } else { 1 };
 
         if count <= blocks && ranks == 1 {
-            let first_block = model.n_layer - count as usize;
+            let first_block = on_host[on_host.len() - count as usize];
             return (Self { first_block, others: false }, per_block.times(count));
         }
         let in_blocks = if blocks > 0 { per_block.times(blocks) } else { StateBytes::default() };
-        (Self { first_block: first, others: true }, in_blocks.plus(others).share(ranks))
+        let first_block = on_host.first().copied().unwrap_or(config.model.n_layer);
+        (Self { first_block, others: true }, in_blocks.plus(others).share(ranks))
     }
 
     fn candidates(config: &Config) -> [StateBytes; 2] {

@@ -38,8 +38,10 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let learning = if self.learning == self.parameters {
             String::new()
-        } else {
+        } else if self.has_adapters {
             format!(" and {} in adapters, which alone learn,", grouped(self.learning))
+        } else {
+            format!(", of which {} learn,", grouped(self.learning))
         };
         writeln!(f, "{} parameters{learning} on {}", grouped(self.parameters), self.machine.device)?;
         writeln!(f, "{}", self.held_table())?;

@@ -7,6 +7,7 @@ use runs::config::{PlacementKind, StateKind};
 
 use super::*;
 
+mod freeze;
 mod lora;
 mod on_host;
 mod together;

@@ -41,6 +41,7 @@ pub(crate) fn first_state<I: Offloadable>(
         let is_frozen = config.train.lora.is_some();
         let factors = if is_frozen { Factors::Frozen(config.memory.base) } else { Factors::Wide };
         let gpt = runs::weights::load(&checkpoint.path, config, factors, device)?;
+        let gpt = gpt.with_frozen(&config.train.freeze);
         let owners = owners(config, &gpt, ranks);
         let (progress, mut optimizer) = restore(&checkpoint.path, config, device, owners)?;
         let restored = restore_exchange(&checkpoint.path, &progress, ranks, exchange)?;
@@ -54,6 +55,7 @@ pub(crate) fn first_state<I: Offloadable>(
         Some(pretrained) => pretrained.weights(config, device)?,
         None => without_base(fresh(config, computes_nothing(), device)?, config)?,
     };
+    let gpt = gpt.with_frozen(&config.train.freeze);
 
     let mut optimizer = Optimizer::placed(config, device);
     optimizer.owners = owners(config, &gpt, ranks);

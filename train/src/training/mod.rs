@@ -4,6 +4,8 @@ mod beginning;
 mod due;
 mod evaluation;
 mod exchange;
+#[cfg(test)]
+mod frozen;
 mod gradients;
 mod learner;
 mod metrics;

@@ -19,7 +19,7 @@ use super::session::Best;
 use super::shard_gather::ShardGather;
 use super::{Trainer, snapshot};
 use crate::figures::duration;
-use crate::parameters::learning;
+use crate::parameters::saved;
 use crate::ranks::SavedAt;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -112,7 +112,7 @@ impl<I: Offloadable> Trainer<I> {
 
         let session = &self.session;
         let remote = gather.as_ref().map_or(0, |gather| gather.borrow().bytes());
-        let bytes = self.optimizer.bytes() + remote + learning(&session.config) * size_of::<f32>() as u64;
+        let bytes = self.optimizer.bytes() + remote + saved(&session.config) * size_of::<f32>() as u64;
         let write = |folder: &Path| {
             let (config, progress) = (&session.config, &session.progress);
             let (gpt, tokenizer) = (&self.model.gpt, &session.data.tokenizer);

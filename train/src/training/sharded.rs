@@ -77,6 +77,7 @@ impl<'r> Training<'r> {
 
     fn new(config: &Config, ranks: &'r mut Ranks) -> Self {
         let gpt = Gpt::new(&config.model, 3, &FlexDevice).expect("valid");
+        let gpt = gpt.with_frozen(&config.train.freeze);
         Self::begin(config, gpt, ranks, |owners| {
             let mut optimizer = Optimizer::placed(config, &FlexDevice);
             optimizer.owners = owners;
@@ -85,7 +86,8 @@ impl<'r> Training<'r> {
     }
 
     fn resume(folder: &Path, config: &Config, ranks: &'r mut Ranks) -> Self {
-        let gpt = weights::load_native(&folder.join(WEIGHTS), &FlexDevice).expect("it was saved");
+        let gpt: Gpt<Tape> = weights::load_native(&folder.join(WEIGHTS), &FlexDevice).expect("it was saved");
+        let gpt = gpt.with_frozen(&config.train.freeze);
         Self::begin(config, gpt, ranks, |owners| {
             restore::<Device>(folder, config, &FlexDevice, owners).expect("restored").1
         })
@@ -150,12 +152,14 @@ fn files(folder: &Path) -> Vec<Vec<u8>> {
     [WEIGHTS, MOMENTS, STATE].map(|file| fs::read(folder.join(file)).expect("it was saved")).into()
 }
 
-struct Trained {
-    steps: Vec<Vec<[u32; 2]>>,
-    saved: [Vec<Vec<u8>>; 2],
+/// On each rank, before and after a resume.
+pub(super) struct Trained {
+    pub(super) steps: Vec<Vec<[u32; 2]>>,
+    /// Weights, moments, state.
+    pub(super) saved: [Vec<Vec<u8>>; 2],
 }
 
-fn trained(settings: &[&str], worlds: [usize; 2], later: &[&str]) -> Trained {
+pub(super) fn trained(settings: &[&str], worlds: [usize; 2], later: &[&str]) -> Trained {
     let [middle, end] = [(), ()].map(|()| tempfile::tempdir().expect("a folder"));
     let (first, second) = (config(settings), config(&[settings, later].concat()));
     let begun = on_each(worlds[0], |ranks| {

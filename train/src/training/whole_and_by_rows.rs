@@ -151,7 +151,9 @@ pub(super) fn trained(settings: &[&str], by_rows: bool) -> Trained {
 #[test]
 fn an_embedding_that_comes_by_rows_ends_with_the_bits_of_one_that_comes_as_a_whole() {
     let bf16 = "memory.optimizer_state=bf16";
-    let cases: [&[&str]; 7] = [
+    let groups = r#"train.groups=[{"match":"embedding","lr_scale":0.1,"weight_decay":0}]"#;
+    let cases: [&[&str]; 8] = [
+        &["train.accumulate=1", groups],
         &["train.accumulate=1"],
         &["train.accumulate=3", "train.recompute=1"],
         &["train.accumulate=2", "train.recompute=1", "memory.stream=int8", "memory.gradients=int8"],
@@ -161,7 +163,7 @@ fn an_embedding_that_comes_by_rows_ends_with_the_bits_of_one_that_comes_as_a_who
         &["train.optimizer=muon", "train.accumulate=2", "model.embd_pdrop=0.2"],
     ];
 
-    for &settings in suite::first(3, &cases) {
+    for &settings in suite::first(4, &cases) {
         let [whole, by_rows] = [false, true].map(|by_rows| trained(settings, by_rows));
         assert_eq!(by_rows.steps, whole.steps, "{settings:?}");
         assert_eq!(by_rows.evaluation, whole.evaluation, "{settings:?}");

@@ -10,7 +10,7 @@ use crate::tiny::{Tiny, bits};
 
 /// Large enough to spill.
 pub(crate) const SHAPE: &str = r#"model={"preset":"llama-160m","n_layer":3,"n_head":2,"n_embd":256,"n_inner":512,"n_positions":64,"vocab_size":320}"#;
-const MATRICES: u64 = 4 * (3 * (4 * 256 * 256 + 3 * 256 * 512) + 2 * 320 * 256);
+pub(crate) const MATRICES: u64 = 4 * (3 * (4 * 256 * 256 + 3 * 256 * 512) + 2 * 320 * 256);
 
 pub(crate) const LORA: [&str; 3] = ["train.lora.rank=4", "train.lora.alpha=16", "train.lr=0.01"];
 

@@ -9,6 +9,7 @@ mod eight_bits;
 mod evaluation;
 mod exchange;
 mod finetune;
+mod freeze;
 mod gguf;
 mod host_optimizer;
 mod index;

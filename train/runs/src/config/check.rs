@@ -1,6 +1,7 @@
 //! Refuses values out of range or incompatible, without opening files. Refusals name keys, values and the way out.
 
 mod data;
+mod groups;
 mod lora;
 mod ranks;
 
@@ -40,6 +41,7 @@ pub(super) fn combinations(config: &Config, purpose: Purpose) -> Vec<Combination
     refusals.memory(config);
     refusals.ranks(config);
     refusals.lora(config, purpose);
+    refusals.groups(config);
     refusals.0
 }
 

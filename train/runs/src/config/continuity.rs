@@ -68,7 +68,11 @@ impl Config {
             "train.micro_batch" | "train.accumulate" => {
                 !begun || ours.micro_batch * ours.accumulate == theirs.micro_batch * theirs.accumulate
             }
-            "train.seed" | "train.sequence" | "train.optimizer" | "train.overfit_one_batch" => !begun,
+            "train.seed"
+            | "train.sequence"
+            | "train.optimizer"
+            | "train.overfit_one_batch"
+            | "train.freeze" => !begun,
             "memory.base" => false,
             _ if key.starts_with("train.lora") => false,
             _ => match section {
@@ -179,6 +183,15 @@ mod tests {
             let whole = config(&[adamw]).changes_since(&before, begun).refused;
             assert_eq!(whole.len(), 2, "{whole:?}");
         }
+    }
+
+    #[test]
+    fn frozen_groups_change_before_the_first_step_only_and_rates_of_groups_always() {
+        let freeze = [r#"train.freeze=["embedding"]"#];
+        assert_eq!(changes(&freeze, true), [vec![], vec!["train.freeze".to_owned()]]);
+        assert_eq!(changes(&freeze, false), [vec!["train.freeze".to_owned()], vec![]]);
+        let groups = [r#"train.groups=[{"match": "embedding", "lr_scale": 0.1}]"#];
+        assert_eq!(changes(&groups, true), [vec!["train.groups".to_owned()], vec![]]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod amounts;
 mod check;
 mod continuity;
 mod error;
+mod groups;
 #[cfg(test)]
 mod hostile;
 mod lora;
@@ -29,6 +30,7 @@ pub use amounts::{Amount, DiskPart, Meaning};
 pub use check::MOST_NEW_TOKENS;
 pub use continuity::{Change, Changes};
 pub use error::ConfigError;
+pub use groups::GroupSection;
 pub use lora::LoraBase;
 pub use presets::presets;
 pub use ranks::{ExchangeKind, RanksSection};

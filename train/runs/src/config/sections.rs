@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use backend_offload::Budget;
-use models::{BaseForm, LoraConfig};
+use models::{BaseForm, LoraConfig, ParameterGroup};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokenizer::ChatFormat;
 
 use super::amounts::{Amount, DiskPart, Meaning};
+use super::groups::GroupSection;
 use super::lora::LoraBase;
 use super::together::Together;
 use super::warm_up::WarmUp;
@@ -180,6 +181,11 @@ pub struct TrainSection {
     pub seed: u64,
     /// Whether all steps see the first batch, to check learning.
     pub overfit_one_batch: bool,
+    /// Groups that do not learn: `embedding`, `blocks`, `blocks.N`, `blocks.N-M` (from 0), `attention`, `mlp`, `norms`,
+    /// `biases`, `head`, `followers`.
+    pub freeze: Vec<ParameterGroup>,
+    /// Groups with a learning rate or decay of their own; the last that has a parameter counts.
+    pub groups: Vec<GroupSection>,
     /// Adapters, which learn instead of the weights that the run begins with; `null` trains all weights.
     pub lora: Option<LoraConfig>,
     /// The frozen weights (`lora`); the run fills it in. The path may change.
@@ -400,6 +406,8 @@ impl Default for TrainSection {
             z_loss: 0.0,
             seed: 1337,
             overfit_one_batch: false,
+            freeze: Vec::new(),
+            groups: Vec::new(),
             lora: None,
             lora_base: None,
             bad_steps: 5,

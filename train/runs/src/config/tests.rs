@@ -410,3 +410,54 @@ fn counts_with_stray_digits_are_refused_by_their_keys() {
         }
     }
 }
+
+#[test]
+fn groups_of_parameters_that_make_no_sense_are_refused() {
+    assert_snapshot!(refused(
+        r#""train": {"freeze": ["embedding", "blocks.2-3", "head", "biases", "followers"],
+            "groups": [{"match": "head"}, {"match": "mlp", "lr_scale": 0}, {"match": "norms", "weight_decay": -1}]}"#
+    ), @r#"
+    run.json has 6 problems:
+      `train.freeze`: the group "blocks.2-3" has no parameter of this model
+      `train.freeze`: the group "head" has no parameter of this model; a tied head is in `embedding`
+      `train.freeze`: the group "followers" has no parameter of this model
+      `train.groups`: the group "head" has no parameter of this model; a tied head is in `embedding`
+      `train.groups`: `lr_scale` of "mlp" must be a factor above 0, and not 0; `train.freeze` stops a group's learning
+      `train.groups`: `weight_decay` of "norms" must be at least 0, and not -1
+    "#);
+    assert_snapshot!(refused(
+        r#""train": {"freeze": ["embeddings"], "groups": [{"match": "norms", "lr": 3}]}"#
+    ), @"
+    run.json has 2 problems:
+      `train.freeze[0]`: `embeddings` is no group of parameters; the groups are `embedding`, `followers`, `blocks`, `blocks.N`, `blocks.N-M` (from 0), `attention`, `mlp`, `norms`, `biases`, `head`
+      `train.groups[0].lr`: unknown field `lr`, expected one of `match`, `lr_scale`, `weight_decay`
+    ");
+    assert_snapshot!(refused(r#""train": {"freeze": ["embedding", "blocks", "norms"]}"#), @"
+    run.json has 1 problem:
+      `train.freeze` names all parameters, so nothing would learn; remove some of its groups
+    ");
+    assert_snapshot!(refused(
+        r#""train": {"freeze": ["norms"], "groups": [{"match": "norms"}], "lora": {"rank": 2}}"#
+    ), @r#"
+    run.json has 2 problems:
+      `train.freeze` does nothing with `train.lora`, which freezes all weights; remove it, or choose `train.lora.targets`
+      `train.groups`: the group "norms" has no parameter of this model
+    "#);
+    let fine = preset(
+        "toy",
+        &[
+            "train.freeze=[\"embedding\",\"blocks.0-1\"]",
+            "train.groups=[{\"match\":\"mlp\",\"lr_scale\":0.1}]",
+        ],
+    );
+    assert!(fine.train.freezes("wte") && !fine.train.freezes("blocks.2.mlp.up.weight"));
+}
+
+#[test]
+fn the_last_group_that_has_a_parameter_decides_its_rate_and_decay() {
+    let groups = r#"train.groups=[{"match":"blocks","lr_scale":0.5,"weight_decay":0},{"match":"mlp","lr_scale":0.25}]"#;
+    let train = preset("toy", &["train.weight_decay=0.1", groups]).train;
+    assert_eq!(train.rate_and_decay("wte"), (1.0, 0.1));
+    assert_eq!(train.rate_and_decay("blocks.0.attention.query.weight"), (0.5, 0.0));
+    assert_eq!(train.rate_and_decay("blocks.0.mlp.up.weight"), (0.25, 0.1));
+}

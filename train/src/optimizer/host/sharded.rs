@@ -78,8 +78,8 @@ impl HostPart {
         weights: Tensor<I, D>,
         stride: Stride,
     ) -> Result<Update, HostOptimError> {
-        let (rule, stride) = self.rule_and_stride(D, stride);
         let state = self.states.remove(&id).expect("it is due");
+        let (rule, stride) = self.rule_and_stride((state.name(), D), stride);
         let (update, updated) = match self.settings.parameters.form(state.name()).code {
             Some(code) => state.begin_tile_data(rule, stride, code)?,
             None => state.begin_data(rule, stride, weights)?,

@@ -3,12 +3,12 @@
 //! Evaluation, save, stop and end follow an outer step (`a_run_evaluates_and_saves_only_common_weights`). Each rank has
 //! its own moments (`a_run_resumes_with_each_ranks_moments_to_the_bits_of_an_uninterrupted_one`).
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::path::Path;
 
 use anyhow::{Context, anyhow, ensure};
 use burn::backend::Autodiff;
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{
     Tensor, TensorData,
     backend::{AutodiffBackend, Backend},
@@ -78,7 +78,7 @@ impl Periodic {
     }
 
     pub(super) fn start<B: AutodiffBackend>(&mut self, gpt: &Gpt<B>) -> anyhow::Result<()> {
-        let mut start = Start { periodic: self, outcome: Ok(()) };
+        let mut start = Start { periodic: self, learning: learning(gpt), outcome: Ok(()) };
         gpt.visit(&mut start);
         start.outcome
     }
@@ -95,7 +95,8 @@ impl Periodic {
         gpt: Gpt<B>,
         ranks: &mut Ranks,
     ) -> (Gpt<B>, anyhow::Result<()>) {
-        let mut average = Average { periodic: self, ranks, outcome: Ok(()) };
+        let learning = learning(&gpt);
+        let mut average = Average { periodic: self, ranks, learning, outcome: Ok(()) };
         let gpt = gpt.map(&mut average);
         let outcome = average.outcome;
         (gpt, outcome.and_then(|()| self.end_outer_step()))
@@ -162,14 +163,20 @@ impl Periodic {
     }
 }
 
+/// An average of equal weights would round frozen ones.
+fn learning<B: Backend>(gpt: &Gpt<B>) -> HashSet<ParamId> {
+    gpt.learning().into_iter().map(|(id, _)| id).collect()
+}
+
 struct Start<'a> {
     periodic: &'a mut Periodic,
+    learning: HashSet<ParamId>,
     outcome: anyhow::Result<()>,
 }
 
 impl<B: AutodiffBackend> ModuleVisitor<B> for Start<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        if self.outcome.is_ok() {
+        if self.outcome.is_ok() && self.learning.contains(&param.id) {
             let weights = numbers(param.val().inner());
             self.outcome = weights.and_then(|weights| self.periodic.start_next(weights));
         }
@@ -179,13 +186,14 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Start<'_> {
 struct Average<'a> {
     periodic: &'a mut Periodic,
     ranks: &'a mut Ranks,
+    learning: HashSet<ParamId>,
     outcome: anyhow::Result<()>,
 }
 
 impl<B: AutodiffBackend> ModuleMapper<B> for Average<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let (id, weight, mapper) = param.consume();
-        if self.outcome.is_err() {
+        if self.outcome.is_err() || !self.learning.contains(&id) {
             return Param::from_mapped_value(id, weight, mapper);
         }
 
@@ -214,6 +222,7 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Average<'_> {
 #[cfg(test)]
 mod tests {
     use burn::backend::{Flex, flex::FlexDevice};
+    use models::ParameterGroup;
     use runs::config::{Config, ExchangeKind, RanksSection};
 
     use super::*;
@@ -261,6 +270,20 @@ mod tests {
         let average: Vec<f32> =
             all(&model(2)).iter().zip(all(&model(3))).map(|(a, b)| (a + b) / 2.0).collect();
         assert!(ends.iter().all(|end| *end == average));
+    }
+
+    #[test]
+    fn an_outer_step_leaves_frozen_weights_as_they_were() {
+        let settings = RanksSection { exchange: ExchangeKind::Rarely, ..RanksSection::default() };
+        let frozen = |seed| model(seed).with_frozen(&[ParameterGroup::Embedding, ParameterGroup::Blocks]);
+        let ends = on_each(3, |ranks| {
+            let mut periodic = Periodic::new(&settings);
+            periodic.start(&frozen(1)).expect("begun");
+            let (gpt, stepped) = periodic.outer_step(frozen(1), ranks);
+            stepped.expect("no fault");
+            (periodic.buffers.len(), all(&gpt))
+        });
+        assert!(ends.iter().all(|end| *end == (2, all(&model(1)))), "two vectors of the last norm learn");
     }
 
     #[test]

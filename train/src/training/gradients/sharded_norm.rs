@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use burn::backend::Autodiff;
-use burn::module::{ParamId, list_param_ids};
+use burn::module::ParamId;
 use burn::tensor::{Tensor, TensorData, backend::Backend};
 use models::Gpt;
 
@@ -13,7 +13,7 @@ use crate::ranks::Ranks;
 
 impl<I: Backend> Sum<'_, I> {
     pub(crate) fn sharded_norm(&mut self, gpt: &Gpt<Autodiff<I>>, ranks: &mut Ranks) -> anyhow::Result<f32> {
-        let ids = list_param_ids(gpt);
+        let ids: Vec<_> = gpt.learning().into_iter().map(|(id, _)| id).collect();
         let mut squares = self.own_squares(gpt)?;
         let owners: Vec<usize> = ids.iter().map(|id| self.owners.owner(*id).unwrap_or_default()).collect();
         let owned = ids.iter().zip(&owners).filter(|(_, owner)| **owner == ranks.rank());

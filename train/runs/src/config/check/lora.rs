@@ -15,7 +15,7 @@ impl Refusals {
             }
             if memory.base != BaseForm::Computed && purpose == Purpose::Training {
                 let text = format!(
-                    "`memory.base` = {} is for frozen weights, and without `train.lora` all learn; set it to \"computed\"",
+                    "`memory.base` = {} is for frozen weights under `train.lora`, which this run lacks; set it to \"computed\"",
                     json(&memory.base)
                 );
                 self.add(&["memory.base", "train.lora"], text);
