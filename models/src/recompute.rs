@@ -10,6 +10,8 @@
 //! The forward pass requests weights at their segment: they may still be loading
 //! (`a_blocks_weights_are_first_used_when_the_pass_reaches_it`).
 //!
+//! A sweep tells before it uses a segment's weights, outside of any tape.
+//!
 //! Each segment's gradients are handed out at once, every parameter once: a tied embedding's share from the head waits
 //! for the input's. The callback may step the parameters.
 
@@ -46,20 +48,27 @@ where
     F: FnMut(Gpt<Autodiff<I, C>>, GradientsParams) -> Gpt<Autodiff<I, C>>,
 {
     let group = vec![(batch, *options)];
-    let (model, mut losses) =
-        sweep_together(model, group, kernels, every, |model, _, gradients| on_segment(model, gradients));
+    let (model, mut losses) = sweep_together(
+        model,
+        group,
+        kernels,
+        every,
+        |_| {},
+        |model, _, gradients| on_segment(model, gradients),
+    );
     (model, losses.pop().expect("one batch has one loss"))
 }
 
 /// As [`sweep`], for a group of batches, with each one's own bits. All pass a segment before the next one's weights are
 /// requested. All batches' segment inputs are kept.
 ///
-/// `on_segment` also gets the batch's index; step a segment's parameters after the last batch.
+/// `before` gets each segment's blocks before they run, forward and backward, with an empty group too. `on_segment` also gets the batch's index; step a segment's parameters after the last batch.
 pub fn sweep_together<I, C, F>(
     mut model: Gpt<Autodiff<I, C>>,
     group: Vec<(Batch<I>, PassOptions)>,
     kernels: Lean,
     every: usize,
+    mut before: impl FnMut(Range<usize>),
     mut on_segment: F,
 ) -> (Gpt<Autodiff<I, C>>, Vec<Tensor<I, 1>>)
 where
@@ -69,7 +78,7 @@ where
 {
     let segments = segments(model.config().n_layer, every);
     let embedding = model.wte.id;
-    let mut passes = forward(&model, &segments, group, Plain(kernels.0));
+    let mut passes = forward(&model, &segments, group, Plain(kernels.0), &mut before);
 
     for (place, pass) in passes.iter_mut().enumerate() {
         let gradients = pass.backward_head(&model, kernels);
@@ -79,6 +88,7 @@ where
     }
 
     for segment in segments.into_iter().rev() {
+        before(segment.clone());
         for (place, pass) in passes.iter_mut().enumerate() {
             let ready = pass.backward_segment(&model, segment.clone(), kernels);
             model = on_segment(model, place, ready);
@@ -110,6 +120,7 @@ fn forward<I: Backend, C: CheckpointStrategy>(
     segments: &[Range<usize>],
     group: Vec<(Batch<I>, PassOptions)>,
     kernels: Plain,
+    before: &mut impl FnMut(Range<usize>),
 ) -> Vec<BatchPass<I>> {
     let embedding = model.part(0..0).valid();
     let begin = |(Batch { inputs, targets, mask }, options): (Batch<I>, PassOptions)| BatchPass {
@@ -124,6 +135,7 @@ fn forward<I: Backend, C: CheckpointStrategy>(
     let mut passes: Vec<_> = group.into_iter().map(begin).collect();
 
     for segment in segments {
+        before(segment.clone());
         let part = model.part(segment.clone()).valid();
         for pass in &mut passes {
             let input = pass.take_stream();

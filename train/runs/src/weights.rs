@@ -4,6 +4,7 @@ use std::path::Path;
 
 use backend_offload::{Bytes, available_host_memory};
 use burn::tensor::backend::Backend;
+use models::init::Holds;
 use models::weights::{Factors, Layout};
 use models::{Footprint, Gpt, GptConfig};
 
@@ -17,6 +18,16 @@ pub fn load<B: Backend>(
     folder: &Path,
     config: &Config,
     factors: Factors,
+    device: &B::Device,
+) -> anyhow::Result<Gpt<B>> {
+    load_part(folder, config, (factors, &|_| true), device)
+}
+
+/// As [`load`]. Without adapters, parameters that `holds` refuses by name stay zeros, allocated at first use.
+pub fn load_part<B: Backend>(
+    folder: &Path,
+    config: &Config,
+    (factors, holds): (Factors, Holds<'_>),
     device: &B::Device,
 ) -> anyhow::Result<Gpt<B>> {
     let wanted = &config.model;
@@ -33,7 +44,10 @@ pub fn load<B: Backend>(
     }
     match &config.train.lora {
         Some(adapters) => lora::load(folder, config, (adapters, factors), device),
-        None => Ok(models::weights::load_as(wanted, factors, &[&path], Layout::Native, device)?),
+        None => {
+            let file: (&[&Path], _) = (&[&path], Layout::Native);
+            Ok(models::weights::load_part(wanted, (factors, holds), file, device)?)
+        }
     }
 }
 

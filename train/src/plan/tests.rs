@@ -9,6 +9,7 @@ use super::*;
 
 mod lora;
 mod on_host;
+mod sharded;
 mod together;
 
 const GIB: u64 = 1 << 30;

@@ -19,6 +19,7 @@ mod read;
 mod reference;
 mod schema;
 mod sections;
+mod shard;
 mod syntax;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ pub use lora::LoraBase;
 pub use presets::presets;
 pub use ranks::{ExchangeKind, RanksSection};
 pub use sections::*;
+pub use shard::ShardKind;
 pub use together::Together;
 pub use warm_up::WarmUp;
 
