@@ -59,16 +59,31 @@ fn ranks_that_gather_weights_take_less_memory_and_send_what_the_plan_says() {
 
     let tiny = Tiny::new();
     let settings = [&SHARED[..], &["train.recompute=1", "model.n_layer=8", "train.together=1"]].concat();
-    let measured = |shard: &str| {
-        let output = tiny.attempt_on("4", shard, &[&settings[..], &[shard]].concat());
+    let trained = |shard: &str| {
+        let settings = [&settings[..], &[shard]].concat();
+        let output = tiny.attempt_on("2", shard, &settings);
         assert_success(&output);
-        json(&output)
+        let planned = number(&tiny.planned_on_two(&settings), "bytes_sent_per_step");
+        (json(&output), planned)
     };
-    let [states, weights] = ["memory.shard=states", "memory.shard=weights"].map(measured);
+    let (states, _) = trained("memory.shard=states");
+    let (weights, planned) = trained("memory.shard=weights");
     assert_eq!(bits(&weights), bits(&states));
 
-    let width = number(&weights, "parameters");
-    println!("{width} {states} {weights} {settings:?} {}", tiny.path().display());
+    // Half of eight blocks are elsewhere; two are gathered.
+    let block = 4 * (4 * 128 * 128 + 2 * 128 * 512);
+    let [states, weights_peak] = [&states, &weights].map(|summary| number(summary, "peak_device_bytes"));
+    assert!(weights_peak + 2 * block < states, "{weights_peak} {states}");
+    for rank in ["", "/ranks/1"] {
+        let moments = &tiny.records(&format!("memory.shard=weights{rank}"), "moments")[0];
+        assert_eq!(number(moments, "gathered_bytes"), 2 * block);
+    }
+
+    let steps = ["", "/ranks/1"].map(|rank| tiny.records(&format!("memory.shard=weights{rank}"), "step"));
+    for (one, other) in steps[0].iter().zip(&steps[1]) {
+        let sent: u64 = [one, other].map(|step| number(step, "ranks_sent")).iter().sum();
+        assert!((2 * planned..2 * planned + 2048).contains(&sent), "{sent} for twice {planned}");
+    }
 }
 
 #[test]
