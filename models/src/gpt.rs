@@ -96,7 +96,7 @@ impl<B: Backend> Gpt<B> {
         Self::new_part(config, seed, device, &|_| true)
     }
 
-    /// As [`Gpt::new`], but matrices that `holds` refuses by name are zeros, allocated at first use.
+    /// As [`Gpt::new`], without the numbers of matrices that `holds` refuses.
     pub fn new_part(
         config: &GptConfig,
         seed: u64,

@@ -29,14 +29,13 @@ pub(crate) enum Role {
     Follower,
 }
 
-/// Whether this process needs the numbers of a named block matrix.
+/// Whether a process needs a named parameter's numbers.
 pub type Holds<'h> = &'h dyn Fn(&str) -> bool;
 
 pub(crate) struct Filler<'a, B: Backend> {
     pub(crate) config: &'a GptConfig,
     /// `None`: zeros, allocated at first use.
     pub(crate) seed: Option<u64>,
-    /// Other matrices are zeros, allocated at first use.
     pub(crate) holds: Holds<'a>,
     pub(crate) device: &'a B::Device,
 }

@@ -10,8 +10,6 @@
 //! The forward pass requests weights at their segment: they may still be loading
 //! (`a_blocks_weights_are_first_used_when_the_pass_reaches_it`).
 //!
-//! A sweep tells before it uses a segment's weights, outside of any tape.
-//!
 //! Each segment's gradients are handed out at once, every parameter once: a tied embedding's share from the head waits
 //! for the input's. The callback may step the parameters.
 
@@ -62,7 +60,8 @@ where
 /// As [`sweep`], for a group of batches, with each one's own bits. All pass a segment before the next one's weights are
 /// requested. All batches' segment inputs are kept.
 ///
-/// `before` gets each segment's blocks before they run, forward and backward, with an empty group too. `on_segment` also gets the batch's index; step a segment's parameters after the last batch.
+/// `before` gets each segment's blocks before they run, forward and backward, outside of tapes. `on_segment` also gets the
+/// batch's index; step a segment's parameters after the last batch.
 pub fn sweep_together<I, C, F>(
     mut model: Gpt<Autodiff<I, C>>,
     group: Vec<(Batch<I>, PassOptions)>,

@@ -112,7 +112,7 @@ pub fn load_as<B: Backend>(
     load_part(config, (factors, &|_| true), (paths, layout), device)
 }
 
-/// As [`load_as`], but parameters that `holds` refuses by name stay zeros, allocated at first use.
+/// As [`load_as`], without parameters that `holds` refuses.
 pub fn load_part<B: Backend>(
     config: &GptConfig,
     (factors, holds): (Factors, Holds<'_>),

@@ -23,7 +23,7 @@ pub fn load<B: Backend>(
     load_part(folder, config, (factors, &|_| true), device)
 }
 
-/// As [`load`]. Without adapters, parameters that `holds` refuses by name stay zeros, allocated at first use.
+/// As [`load`], without parameters that `holds` refuses, unless there are adapters.
 pub fn load_part<B: Backend>(
     folder: &Path,
     config: &Config,

@@ -79,7 +79,7 @@ fn rounds(list: Vec<Weights>, most: usize) -> Vec<Vec<Weights>> {
     neighbours(&lens, most).into_iter().map(|round| list.by_ref().take(round.len()).collect()).collect()
 }
 
-/// Each rank's bytes, and the place of each part among those of its owner. Parts are owners and bytes.
+/// Each rank's bytes, and each part's place, by owner and bytes.
 pub(super) fn by_owner(parts: &[(usize, usize)], world: usize) -> (Vec<usize>, Vec<Range<usize>>) {
     let mut owned = vec![0; world];
     for (owner, bytes) in parts {

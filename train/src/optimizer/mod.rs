@@ -60,7 +60,6 @@ pub(crate) struct Optimizer<I: Backend> {
     pub(crate) host: Option<HostPart>,
     pub(crate) owners: Owners,
     pub(crate) passes: Passes<I>,
-    /// Present if each rank holds a share of the blocks' matrices.
     pub(crate) window: Option<WeightWindow<I>>,
 }
 

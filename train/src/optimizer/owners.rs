@@ -69,18 +69,17 @@ impl Owners {
         self.by_name.get(name)
     }
 
-    /// In the order of a checkpoint's files.
     pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
         self.by_name.keys()
     }
 
-    /// Whether only its owner keeps a parameter's weights, and the others gather them for each use.
+    /// Whether other ranks gather the weights for each use.
     pub(crate) fn gather(&self, name: &str) -> bool {
         self.get(name).is_some_and(|owned| owned.gathered.is_some())
     }
 }
 
-/// Whether this rank needs the numbers of a parameter of a model that is yet to be made.
+/// Which numbers of a future model this rank needs.
 pub(crate) fn held(config: &Config, ranks: &Ranks) -> impl Fn(&str) -> bool + use<> {
     let shard = if ranks.is_alone() { ShardKind::None } else { config.memory.shard };
     let parameters = config.model.parameters();
@@ -97,7 +96,6 @@ fn divided<'p>(parameters: impl Iterator<Item = &'p ParameterInfo>, ranks: &Rank
     exchange::shards(&sizes, ranks.world())
 }
 
-/// Embeddings, vectors and the head stay whole: each use of a part would need all of it.
 fn is_gathered(shard: ShardKind, parameter: &ParameterInfo) -> bool {
     shard == ShardKind::Weights && parameter.is_projection()
 }

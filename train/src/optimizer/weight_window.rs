@@ -1,16 +1,14 @@
 //! The blocks' matrices of which each rank keeps those that it owns (`memory.shard` = `"weights"`).
 //!
-//! Ranks enter segments of recomputed blocks in one order. On entering, a rank drops the segment before, waits for the
-//! other ranks' matrices of this one, and requests those of the next. So two segments are held at most
-//! (`a_rank_holds_a_share_of_the_weights_and_gathers_two_segments_at_most`). Requests run on the thread of the sums,
-//! between them.
+//! All ranks enter recomputed segments in one order. On entering, a rank drops the last segment, waits for the matrices
+//! of this one, and requests those of the next: two segments are held at most
+//! (`a_rank_holds_a_share_of_the_weights_and_gathers_two_segments_at_most`). Sums and gathers share a thread.
 //!
-//! A use asks for its matrix by [`OnDemand`]. Its parameter only receives the gradient: the owner's holds the weights,
-//! or tiles beside it, and other ranks' is NaN. Embeddings, vectors and the head are whole everywhere and travel after
-//! each step, as without this mode.
+//! A use asks for its matrix by [`OnDemand`]. The parameter receives the gradient; only the owner's has weights, unless in
+//! tiles. Embeddings, vectors and the head are whole on all ranks and travel after each step.
 //!
-//! A training pass announces its route. A forward pass begins by itself at its first segment: all ranks evaluate, sample
-//! and digest together. A rank with fewer passes enters the others' segments idly.
+//! A training pass announces its route; a forward pass begins at its first segment. A rank with fewer passes enters the
+//! others' segments idly.
 
 mod matrices;
 
@@ -69,7 +67,7 @@ pub(crate) struct Counts {
     /// Segments received since the session began.
     pub(crate) received: usize,
     held: u64,
-    /// The most bytes held or requested at once, and of one segment.
+    /// Most bytes at once, and of one segment.
     pub(crate) peak: u64,
     pub(crate) largest: u64,
 }
@@ -113,7 +111,7 @@ impl<I: Managed> Window<I> {
             let mut bytes = vec![0; owned.iter().sum()];
             for (matrix, place) in round.iter().zip(places) {
                 let Some(own) = self.own.get(&matrix.id) else { continue };
-                // Other ranks wait for this round, with or without its numbers.
+                // Other ranks wait for this round nevertheless.
                 if let Err(error) = own.read("a gathered matrix", &mut bytes[place]) {
                     self.failure.get_or_insert(format!("{error:#}"));
                 }
@@ -161,7 +159,7 @@ impl<I: Managed> Window<I> {
 }
 
 impl<I: Managed> WeightWindow<I> {
-    /// `gpt` without other owners' matrices, which may not have been made yet.
+    /// Drops other owners' matrices.
     pub(super) fn without_others<B: AutodiffBackend<InnerBackend = I>>(
         owners: &Owners,
         host: Option<&HostPart>,
@@ -252,19 +250,18 @@ impl<I: Managed> WeightWindow<I> {
         gpt.visit(&mut Refresh { window: &mut self.lock() });
     }
 
-    /// The segments of a forward and a backward pass come next.
     pub(crate) fn begin_pass(&self) {
         let mut window = self.lock();
         let all = 0..window.matrices.segments.len();
         window.route = all.clone().chain(all.rev()).collect();
     }
 
-    /// Waits for a segment's weights. Not within a tape's lock: other threads' ranks may wait for it.
+    /// Waits for a segment's weights. Other threads' ranks may need the tape's lock meanwhile.
     pub(crate) fn enter(&self, segment: usize) {
         self.lock().enter(segment);
     }
 
-    /// Gathers for ranks that run up to `passes` forward passes in this session.
+    /// Gathers for ranks that run up to `passes` forward passes.
     pub(crate) fn idle_until(&self, passes: usize) {
         let mut window = self.lock();
         let segments = window.matrices.segments.len();
@@ -282,7 +279,7 @@ impl<I: Managed> WeightWindow<I> {
         window.counts.received = 0;
     }
 
-    /// Returns the first failure to read this rank's weights. Call it before the sums end.
+    /// Returns a failure to read own weights. Call it before the sums end.
     pub(crate) fn end(&self) -> Option<String> {
         self.lock().end()
     }
@@ -303,7 +300,6 @@ impl<I: Managed> Session<I> {
         Ok(Self(Some((window.clone(), sums))))
     }
 
-    /// Returns `done`, or the reason why its weights were not those of all ranks.
     pub(crate) fn end<T>(self, done: anyhow::Result<T>, ranks: &mut Ranks) -> anyhow::Result<T> {
         let Some((window, sums)) = self.0 else { return done };
         let failure = window.end();
@@ -335,7 +331,6 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Refresh<'_, B::InnerBackend> {
 
 #[cfg(test)]
 impl<I: Managed> WeightWindow<I> {
-    /// Bytes of the matrices that this rank keeps.
     pub(crate) fn own_bytes(&self) -> u64 {
         let window = self.lock();
         let all = window.matrices.segments.iter().flatten();

@@ -128,7 +128,6 @@ impl Exchanged {
             sent: to_owners + detour,
             link_in: own + others * own + gathered.per_step,
             link_out: gradients.link_out + own + share(gathered.per_step),
-            // Bytes of a segment on the wire, and of one that becomes tensors.
             residuals: residuals + gathered.window,
         }
     }

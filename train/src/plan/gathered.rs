@@ -1,4 +1,4 @@
-//! The blocks' matrices of which each rank keeps a share (`memory.shard` = `"weights"`): bytes kept, gathered and sent.
+//! Bytes of blocks' matrices that ranks divide (`memory.shard` = `"weights"`).
 
 use models::ParameterInfo;
 use runs::config::{Config, ShardKind};
@@ -13,13 +13,12 @@ const NARROW: u64 = 2;
 /// Zeros if each rank holds all weights.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Gathered {
-    /// Bytes of all blocks' matrices, as they travel: stepped on the device, on the host.
+    /// As they travel: stepped on the device, on the host.
     all: [u64; 2],
     /// The most that two neighbouring segments take.
     pub(super) window: u64,
     /// Gathered by a rank per step.
     pub(super) per_step: u64,
-    /// Ranks among which the matrices are divided.
     ranks: u64,
 }
 
@@ -53,12 +52,11 @@ impl Gathered {
         }
     }
 
-    /// Bytes on other ranks of weights stepped on the device and on the host.
+    /// On other ranks.
     pub(super) fn elsewhere(&self) -> [u64; 2] {
         self.all.map(|bytes| bytes - bytes.div_ceil(self.ranks.max(1)))
     }
 
-    /// Bytes stepped on the device and on the host that do not travel after a step.
     pub(super) fn all(&self) -> [u64; 2] {
         self.all
     }

@@ -1,6 +1,6 @@
 //! Sums over ranks, and gathers of what ranks own, on a thread during the passes.
 //!
-//! All ranks submit calls in the same order. The thread has the engine, so no other call is possible meanwhile. A failed run never leaves MPI: others would wait
+//! The thread has the engine, so no other call is possible meanwhile. A failed run never leaves MPI: others would wait
 //! (`a_rank_that_fails_keeps_no_other_waiting`).
 
 use std::mem::ManuallyDrop;
@@ -24,7 +24,6 @@ pub(crate) struct BackgroundSums {
     stood: Stood,
 }
 
-/// Gathers among the calls of [`BackgroundSums`].
 pub(crate) struct Gathers {
     calls: Sender<Call>,
     gathered: Receiver<Option<Vec<u8>>>,
@@ -41,7 +40,7 @@ enum Call {
     End,
 }
 
-/// Nanoseconds of waits, shared by clones.
+/// Nanoseconds, shared by clones.
 #[derive(Clone, Default)]
 struct Stood(Arc<AtomicU64>);
 
@@ -73,7 +72,6 @@ struct Returned {
 }
 
 impl Ranks {
-    /// Begins gathers, without sums.
     pub(crate) fn begin_gathers(&mut self) -> anyhow::Result<BackgroundSums> {
         self.begin_sums(|_, bucket| Ok(vec![Vec::new(); bucket.len()]))
     }
@@ -151,10 +149,7 @@ impl BackgroundSums {
         _ = self.calls.send(Call::Sum(job));
     }
 
-    /// Submits gathers between sums.
-    ///
-    /// # Panics
-    /// If called twice.
+    /// Panics if called twice.
     pub(crate) fn gathers(&mut self) -> Gathers {
         let gathered = self.gathered.take().expect("one caller gathers");
         Gathers { calls: self.calls.clone(), gathered, stood: self.stood.clone() }
@@ -167,12 +162,11 @@ impl BackgroundSums {
 }
 
 impl Gathers {
-    /// `owned` has each rank's bytes; this rank's are filled in.
     pub(crate) fn request(&self, bytes: Vec<u8>, owned: Vec<usize>) {
         _ = self.calls.send(Call::Gather { bytes, owned });
     }
 
-    /// Waits for the first requested bytes not yet received; `None` after a failure.
+    /// In the order of requests; `None` after a failure.
     pub(crate) fn receive(&self) -> Option<Vec<u8>> {
         self.stood.wait_for(&self.gathered)
     }

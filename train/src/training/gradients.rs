@@ -64,7 +64,7 @@ impl<I: Managed> Learner<Autodiff<I>> {
         let device = self.gpt.wte.lazy_device();
         let mut losses = Vec::new();
         let own_groups = groups([first, sum.share.range().start], own.len(), self.pass.together);
-        // First, weights are gathered for ranks with more groups.
+        // For ranks with more groups.
         let idle = vec![0..0; self.idle_passes(own_groups.len(), sum)];
         for places in idle.into_iter().chain(own_groups) {
             let begin = |place: usize| {
@@ -87,7 +87,7 @@ impl<I: Managed> Learner<Autodiff<I>> {
         losses
     }
 
-    /// Passes of the rank with most, less `own`; 0 if each rank holds all weights.
+    /// Passes in which this rank only gathers.
     fn idle_passes(&self, own: usize, sum: &Sum<'_, I>) -> usize {
         if sum.window().is_none() {
             return 0;

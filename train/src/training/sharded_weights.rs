@@ -86,7 +86,6 @@ fn a_rank_holds_a_share_of_the_weights_and_gathers_two_segments_at_most() {
         assert_eq!(all, 16 * block, "each matrix has one owner");
         for (own, counts, parameters) in each {
             assert_eq!([counts.largest, counts.peak], [segment, 2 * segment]);
-            // Embedding and head are divided, too, in masters and moments.
             assert!(own <= parameters / 4 + 4 * 24 * 40, "{own} of {all}");
         }
     }

@@ -206,7 +206,6 @@ impl<I: Offloadable> Trainer<I> {
             }
             better = self.evaluate(events)?;
         }
-        // Ranks that gather weights run the same passes.
         let all_sample = self.optimizer.window.is_some();
         if due.sample && !all_sample {
             self.ranks.expect_work_of_lead();

@@ -75,7 +75,7 @@ impl JsonSchema for ShardKind {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "anyOf": [{ "type": "boolean" }, { "enum": ["states", "weights"] }] })
+        json_schema!({ "anyOf": [{ "type": "boolean" }, { "const": "states" }, { "const": "weights" }] })
     }
 }
 

@@ -72,7 +72,6 @@ impl Form {
         }
     }
 
-    /// The parameter's type.
     fn kind(self) -> DType {
         match self {
             Self::Numbers(kind) => kind,
@@ -123,7 +122,6 @@ impl<I: Managed> Matrices<I> {
         self.segments[segment].iter().map(|matrix| matrix.bytes() as u64).sum()
     }
 
-    /// Each rank's bytes of a round, and the places of its matrices.
     pub(super) fn places(&self, round: &[Matrix]) -> (Vec<usize>, Vec<Range<usize>>) {
         let parts: Vec<_> = round.iter().map(|matrix| (matrix.owner, matrix.bytes())).collect();
         by_owner(&parts, self.world)

@@ -25,7 +25,6 @@ pub(crate) struct OverlappedReduce<I: Managed> {
     pub(crate) order: ReduceOrder,
     next: usize,
     under_way: VecDeque<UnderWay<I>>,
-    /// Gathers weights between the sums.
     pub(crate) window: Option<WeightWindow<I>>,
 }
 
