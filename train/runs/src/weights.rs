@@ -42,13 +42,11 @@ pub fn load_part<B: Backend>(
         ))
         .into());
     }
-    match &config.train.lora {
-        Some(adapters) => lora::load(folder, config, (adapters, factors), device),
-        None => {
-            let file: (&[&Path], _) = (&[&path], Layout::Native);
-            Ok(models::weights::load_part(wanted, (factors, holds), file, device)?)
-        }
+    if let Some(adapters) = &config.train.lora {
+        return lora::load(folder, config, (adapters, factors), device);
     }
+    let file: (&[&Path], _) = (&[&path], Layout::Native);
+    Ok(models::weights::load_part(wanted, (factors, holds), file, device)?)
 }
 
 /// Fails if the rotary tables, sized by `n_positions`, exceed free host memory.

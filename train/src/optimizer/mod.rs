@@ -288,14 +288,11 @@ impl<I: Managed> Stepper<'_, I> {
         match host.prepare_tiles::<I>(id, self.stride, device) {
             Ok((update, code, tiles)) => {
                 self.matrices.push((id, update));
-                match window {
-                    Some(window) => window.replace_tiles(id, tiles),
-                    None => {
-                        let on_demand =
-                            streamed::on_demand::<I>(host.settings.crossing, code, shape, move || tiles());
-                        self.on_demand.insert(id, on_demand);
-                    }
+                if let Some(window) = window {
+                    return window.replace_tiles(id, tiles);
                 }
+                let crossing = host.settings.crossing;
+                self.on_demand.insert(id, streamed::on_demand::<I>(crossing, code, shape, move || tiles()));
             }
             Err(failure) => {
                 self.failure.get_or_insert(failure);

@@ -88,6 +88,9 @@ impl Exchanged {
         sums: u64,
         window: u64,
     ) -> Self {
+        if ranks == 1 {
+            return Self::default();
+        }
         let others = ranks as u64 - 1;
         let share = |all: u64| all.div_ceil(ranks as u64);
         let on_device = placement.on_device * WIDE;
@@ -302,11 +305,7 @@ impl Demand {
             placement,
             streamed,
             passes,
-            exchanged: if ranks > 1 {
-                Exchanged::new(config, (&placement, gathered), ranks, sums, window)
-            } else {
-                Exchanged::default()
-            },
+            exchanged: Exchanged::new(config, (&placement, gathered), ranks, sums, window),
         }
     }
 
