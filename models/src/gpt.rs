@@ -16,7 +16,7 @@ use crate::config::{GptConfig, Positions};
 use crate::dropout::{DropoutKey, Place, dropout};
 use crate::error::ConfigError;
 use crate::group::Frozen;
-use crate::init::{Filler, Role};
+use crate::init::{Filler, Holds, Role};
 use crate::input::Input;
 use crate::kernels::Kernels;
 use crate::layers::Norm;
@@ -96,8 +96,18 @@ pub struct PassOptions {
 impl<B: Backend> Gpt<B> {
     /// A fresh model from `seed` (see [`crate::init`]). An invalid configuration allocates nothing.
     pub fn new(config: &GptConfig, seed: u64, device: &B::Device) -> Result<Self, ConfigError> {
+        Self::new_part(config, seed, device, &|_| true)
+    }
+
+    /// As [`Gpt::new`], without the numbers of matrices that `holds` refuses.
+    pub fn new_part(
+        config: &GptConfig,
+        seed: u64,
+        device: &B::Device,
+        holds: Holds<'_>,
+    ) -> Result<Self, ConfigError> {
         config.validate()?;
-        Ok(Self::filled(Filler { config, seed: Some(seed), device }).with_rotary_tables(device))
+        Ok(Self::filled(Filler { config, seed: Some(seed), holds, device }).with_rotary_tables(device))
     }
 
     /// A model of zeros, allocated at first use, to measure steps.
@@ -108,7 +118,7 @@ impl<B: Backend> Gpt<B> {
 
     /// For a file's contents: parameters allocated at first use, no rotary tables. `config` is validated.
     pub(crate) fn blank(config: &GptConfig, device: &B::Device) -> Self {
-        Self::filled(Filler { config, seed: None, device })
+        Self::filled(Filler { config, seed: None, holds: &|_| true, device })
     }
 
     /// Casts factors of matrix products to `compute` once, for inference, with equal bits. Embedding and vectors stay

@@ -29,10 +29,14 @@ pub(crate) enum Role {
     Follower,
 }
 
+/// Whether a process needs a named parameter's numbers.
+pub type Holds<'h> = &'h dyn Fn(&str) -> bool;
+
 pub(crate) struct Filler<'a, B: Backend> {
     pub(crate) config: &'a GptConfig,
     /// `None`: zeros, allocated at first use.
     pub(crate) seed: Option<u64>,
+    pub(crate) holds: Holds<'a>,
     pub(crate) device: &'a B::Device,
 }
 
@@ -73,7 +77,7 @@ fn normals(random: &Random, count: usize, deviation: f64) -> Vec<f32> {
 
 impl<B: Backend> Filler<'_, B> {
     pub(crate) fn matrix(&mut self, name: &str, role: Role, shape: [usize; 2]) -> Param<Tensor<B, 2>> {
-        let Some(seed) = self.seed else { return self.unfilled(shape) };
+        let Some(seed) = self.seed.filter(|_| (self.holds)(name)) else { return self.unfilled(shape) };
         let deviation = self.config.deviation(role, shape);
         if deviation <= 0.0 {
             return Param::from_tensor(Tensor::zeros(shape, self.device));

@@ -146,7 +146,7 @@ impl<B: Backend> Kernels<B> for Plain {
         weights: &OnDemand,
         compute: Compute,
     ) -> Tensor<B, 2> {
-        compute.product(x, weights.weights())
+        compute.product(x, compute.narrow(weights.weights()))
     }
 
     fn packed_product(&self, x: Tensor<B, 2>, weights: &Packed<B>) -> Tensor<B, 2> {

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::tensor::{Tensor, backend::Backend};
+use burn::tensor::{DType, FloatDType, Tensor, backend::Backend};
 
 use crate::precision::Compute;
 use crate::tape::{Saved, node};
 
-/// Makes a projection's weights, in its compute type, on the backend below the tape. Only [`OnDemand::weights`] names
+/// Makes a projection's weights, in its compute type or f32, on the backend below the tape. Only [`OnDemand::weights`] names
 /// that backend: a module's fields change backends.
 #[derive(Clone)]
 pub struct OnDemand(Arc<dyn Any + Send + Sync>);
@@ -50,9 +50,10 @@ pub(crate) fn product<I: Backend, C: CheckpointStrategy>(
     on_demand: &OnDemand,
     compute: Compute,
 ) -> Tensor<Autodiff<I, C>, 2> {
+    let kind = leaf.dtype();
     node([x, leaf], |[x, _]| {
-        let product = compute.product(x.clone(), on_demand.weights::<I>());
-        (product, Product { x, on_demand: on_demand.clone(), compute })
+        let product = compute.product(x.clone(), compute.narrow(on_demand.weights::<I>()));
+        (product, Product { x, on_demand: on_demand.clone(), compute, kind })
     })
 }
 
@@ -61,12 +62,16 @@ struct Product<I: Backend> {
     x: Tensor<I, 2>,
     on_demand: OnDemand,
     compute: Compute,
+    /// The parameter's type, which its gradient has.
+    kind: DType,
 }
 
 impl<I: Backend> Saved<I, 2, 2> for Product<I> {
     fn gradients(self, grad: Tensor<I, 2>) -> [Tensor<I, 2>; 2] {
         let grad = self.compute.narrow(grad);
-        let x_gradient = grad.clone().matmul(self.on_demand.weights::<I>().transpose());
-        [x_gradient, self.x.transpose().matmul(grad)]
+        let weights = self.compute.narrow(self.on_demand.weights::<I>());
+        let x_gradient = grad.clone().matmul(weights.transpose());
+        let gradient = self.x.transpose().matmul(grad);
+        [x_gradient, if self.kind == DType::F32 { gradient.cast(FloatDType::F32) } else { gradient }]
     }
 }

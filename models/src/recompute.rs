@@ -49,8 +49,8 @@ where
     F: FnMut(Gpt<Autodiff<I, C>>, GradientsParams) -> Gpt<Autodiff<I, C>>,
 {
     let group = vec![(batch, *options)];
-    let mut swept =
-        sweep_together(model, group, kernels, every, |model, _, gradients| on_segment(model, gradients));
+    let each = |model, _, gradients| on_segment(model, gradients);
+    let mut swept = sweep_together(model, group, kernels, every, |_| {}, each);
     (swept.model, swept.losses.pop().expect("one batch has one loss"))
 }
 
@@ -67,12 +67,14 @@ pub struct Swept<I: Backend, C: CheckpointStrategy> {
 /// As [`sweep`], for a group of batches, with each one's own bits. All pass a segment before the next one's weights are
 /// requested. All batches' segment inputs are kept.
 ///
-/// `on_segment` also gets the batch's index; step a segment's parameters after the last batch.
+/// `before` gets each segment's blocks before they run, forward and backward, outside of tapes. `on_segment` also gets the
+/// batch's index; step a segment's parameters after the last batch.
 pub fn sweep_together<I, C, F>(
     mut model: Gpt<Autodiff<I, C>>,
     group: Vec<(Batch<I>, PassOptions)>,
     kernels: Lean,
     every: usize,
+    mut before: impl FnMut(Range<usize>),
     mut on_segment: F,
 ) -> Swept<I, C>
 where
@@ -82,7 +84,7 @@ where
 {
     let segments = segments(model.config().n_layer, every);
     let (embedding, frozen) = (model.wte.id, model.frozen_blocks());
-    let mut passes = forward(&model, (&segments[..], frozen), group, Plain(kernels.0));
+    let mut passes = forward(&model, (&segments[..], frozen), group, Plain(kernels.0), &mut before);
     let kept_bytes = passes.iter().flat_map(|pass| &pass.kept).map(SegmentInput::bytes).sum();
 
     for (place, pass) in passes.iter_mut().enumerate() {
@@ -93,6 +95,7 @@ where
     }
 
     for segment in segments.into_iter().rev().take_while(|segment| segment.end > frozen) {
+        before(segment.clone());
         for (place, pass) in passes.iter_mut().enumerate() {
             let ready = pass.backward_segment(&model, segment.clone(), kernels);
             model = on_segment(model, place, ready);
@@ -124,6 +127,7 @@ fn forward<I: Backend, C: CheckpointStrategy>(
     (segments, frozen): (&[Range<usize>], usize),
     group: Vec<(Batch<I>, PassOptions)>,
     kernels: Plain,
+    before: &mut impl FnMut(Range<usize>),
 ) -> Vec<BatchPass<I>> {
     let embedding = model.part(0..0).valid();
     let begin = |(Batch { inputs, targets, mask }, options): (Batch<I>, PassOptions)| BatchPass {
@@ -138,6 +142,7 @@ fn forward<I: Backend, C: CheckpointStrategy>(
     let mut passes: Vec<_> = group.into_iter().map(begin).collect();
 
     for segment in segments {
+        before(segment.clone());
         let part = model.part(segment.clone()).valid();
         for pass in &mut passes {
             let input = pass.take_stream();

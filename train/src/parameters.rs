@@ -58,7 +58,7 @@ pub(crate) fn home(config: &Config, parameter: &ParameterInfo) -> Home {
     }
 
     // A tied head needs the whole table. With shards, other ranks lack rows, unknown to the owner.
-    if parameter.part == Part::Tokens && !config.model.tie_word_embeddings && !memory.shard {
+    if parameter.part == Part::Tokens && !config.model.tie_word_embeddings && !memory.shard.has_owners() {
         return Home::HostRows;
     }
     Home::Host(Form::new(config, parameter))

@@ -32,7 +32,7 @@ pub use hugging_face::{Published, config_from_hugging_face, config_to_hugging_fa
 pub use peft::{PeftAdapters, PeftProblem};
 pub use report::Report;
 pub use store::{
-    Factors, Read, check_native, load, load_as, load_native, native_config, save, save_completed,
+    Factors, Read, check_native, load, load_as, load_native, load_part, native_config, save, save_completed,
 };
 pub use tensors::{Fetch, Outgoing, Stored, TensorFile, write_tensors};
 

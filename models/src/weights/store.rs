@@ -13,6 +13,7 @@ use super::tensors::{self, Fetch, Outgoing, Stored, TensorFile, float_type};
 use super::{Layout, Report, WeightsError};
 use crate::config::GptConfig;
 use crate::gpt::Gpt;
+use crate::init::Holds;
 use crate::packed::BaseForm;
 use crate::parameters::ParameterInfo;
 use crate::precision::Compute;
@@ -108,6 +109,16 @@ pub fn load_as<B: Backend>(
     layout: Layout,
     device: &B::Device,
 ) -> Result<Gpt<B>, WeightsError> {
+    load_part(config, (factors, &|_| true), (paths, layout), device)
+}
+
+/// As [`load_as`], without parameters that `holds` refuses.
+pub fn load_part<B: Backend>(
+    config: &GptConfig,
+    (factors, holds): (Factors, Holds<'_>),
+    (paths, layout): (&[&Path], Layout),
+    device: &B::Device,
+) -> Result<Gpt<B>, WeightsError> {
     let path = paths.first().copied().unwrap_or(Path::new(""));
     config.validate().map_err(WeightsError::config(path))?;
     let files = paths.iter().map(|path| TensorFile::open(path)).collect::<Result<Vec<_>, _>>()?;
@@ -119,7 +130,8 @@ pub fn load_as<B: Backend>(
         Factors::Frozen(base) if base.is_packed(config.compute) => packed(model, base, &source)?,
         _ => model,
     };
-    let mut fill = Fill { path: Vec::new(), source, factors, compute: config.compute, device, error: None };
+    let (path, compute) = (Vec::new(), config.compute);
+    let mut fill = Fill { path, source, factors, holds, compute, device, error: None };
     let model = model.map(&mut fill);
     let Fill { error, .. } = fill;
     let model = error.map_or(Ok(model.with_rotary_tables(device)), Err)?;
@@ -347,6 +359,7 @@ struct Fill<'a, B: Backend> {
     path: Vec<String>,
     source: Source<'a>,
     factors: Factors,
+    holds: Holds<'a>,
     compute: Compute,
     device: &'a B::Device,
     error: Option<WeightsError>,
@@ -381,7 +394,7 @@ impl<B: Backend> ModuleMapper<B> for Fill<'_, B> {
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         // Only packed weights are initialised.
-        if param.is_initialized() {
+        if param.is_initialized() || !(self.holds)(&self.path.join(".")) {
             return param;
         }
         let (id, old, mapper) = param.consume();

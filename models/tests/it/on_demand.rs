@@ -63,7 +63,6 @@ fn bits(values: &[f64]) -> Vec<u64> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// On-demand bf16 weights have bf16 gradients.
 fn gradients(model: &Gpt<Tape>, grads: &GradientsParams) -> Vec<(String, Vec<u64>)> {
     named_values(model, Some(grads)).into_iter().map(|(name, values)| (name, bits(&values))).collect()
 }
@@ -81,6 +80,9 @@ fn check(config: &GptConfig) {
     });
     assert_eq!(made_loss, kept_loss);
     assert_eq!(gradients(&kept, &made_grads), gradients(&kept, &kept_grads));
+    let matrix = made.blocks[0].mlp.up.weight.id;
+    let kind = made_grads.get::<Cpu, 2>(matrix).expect("it has one").dtype();
+    assert_eq!(kind, made.blocks[0].mlp.up.weight.val().dtype(), "the gradient has its parameter's type");
     assert_eq!(count.swap(0, Ordering::Relaxed), 2 * projections, "once forward and once backward");
 
     let (loss, again) = recompute::loss_and_gradients(&made, batch(config, 2, 11), &options, KERNELS, 1);

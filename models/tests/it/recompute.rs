@@ -122,14 +122,23 @@ fn batches_that_pass_segments_together_have_the_bits_they_have_alone() {
         });
 
         let mut gradients = [(); 3].map(|()| GradientsParams::new());
-        let mut places = Vec::new();
+        let (mut places, mut entered) = (Vec::new(), Vec::new());
         let collect = |model: Gpt<Tape>, place: usize, mut ready: GradientsParams| {
             places.push(place);
             model.visit(&mut Collect { from: &mut ready, to: &mut gradients[place] });
             model
         };
-        let losses = recompute::sweep_together(model.clone(), group.into(), KERNELS, every, collect).losses;
+        let losses = recompute::sweep_together(
+            model.clone(),
+            group.into(),
+            KERNELS,
+            every,
+            |blocks| entered.push(blocks.start / every),
+            collect,
+        )
+        .losses;
         let segments = config.n_layer.div_ceil(every);
+        assert_eq!(entered, (0..segments).chain((0..segments).rev()).collect::<Vec<_>>());
         assert_eq!(places, [0, 1, 2].repeat(1 + segments), "all batches pass a segment before the next one");
         for ((loss, alone), (again, together)) in alone.into_iter().zip(losses.into_iter().zip(&gradients)) {
             assert_eq!(loss, again.into_data(), "{preset}");

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use backend_offload::{Bytes, available_host_memory};
 use burn::tensor::backend::Backend;
+use models::init::Holds;
 use models::weights::{Factors, Layout};
 use models::{Footprint, Gpt, GptConfig};
 
@@ -19,6 +20,16 @@ pub fn load<B: Backend>(
     factors: Factors,
     device: &B::Device,
 ) -> anyhow::Result<Gpt<B>> {
+    load_part(folder, config, (factors, &|_| true), device)
+}
+
+/// As [`load`], without parameters that `holds` refuses, unless there are adapters.
+pub fn load_part<B: Backend>(
+    folder: &Path,
+    config: &Config,
+    (factors, holds): (Factors, Holds<'_>),
+    device: &B::Device,
+) -> anyhow::Result<Gpt<B>> {
     let wanted = &config.model;
     tables_fit(wanted)?;
     let path = folder.join(WEIGHTS);
@@ -31,10 +42,11 @@ pub fn load<B: Backend>(
         ))
         .into());
     }
-    match &config.train.lora {
-        Some(adapters) => lora::load(folder, config, (adapters, factors), device),
-        None => Ok(models::weights::load_as(wanted, factors, &[&path], Layout::Native, device)?),
+    if let Some(adapters) = &config.train.lora {
+        return lora::load(folder, config, (adapters, factors), device);
     }
+    let file: (&[&Path], _) = (&[&path], Layout::Native);
+    Ok(models::weights::load_part(wanted, (factors, holds), file, device)?)
 }
 
 /// Fails if the rotary tables, sized by `n_positions`, exceed free host memory.

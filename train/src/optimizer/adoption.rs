@@ -200,6 +200,14 @@ impl<B: AutodiffBackend<InnerBackend: Managed>> ModuleMapper<B> for Adopt<'_> {
         if self.failure.is_some() || !self.part.takes(&name) {
             return param;
         }
+        if self.owners.gather(&name) && !self.owners.has(&name) {
+            let len = param.lazy_shape().num_elements();
+            match self.part.receive_gradients_only(param.id, &name, len) {
+                Ok(()) => self.part.order.push(param.id),
+                Err(failure) => self.failure = Some(failure.into()),
+            }
+            return param;
+        }
         let (id, weights, mapper) = param.consume();
         let adopted = if self.owners.has(&name) {
             let adopted = self.part.adopted(&name, weights.clone().inner(), self.on_disk);

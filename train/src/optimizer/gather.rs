@@ -79,6 +79,22 @@ fn rounds(list: Vec<Weights>, most: usize) -> Vec<Vec<Weights>> {
     neighbours(&lens, most).into_iter().map(|round| list.by_ref().take(round.len()).collect()).collect()
 }
 
+/// Each rank's bytes, and each part's place, by owner and bytes.
+pub(super) fn by_owner(parts: &[(usize, usize)], world: usize) -> (Vec<usize>, Vec<Range<usize>>) {
+    let mut owned = vec![0; world];
+    for (owner, bytes) in parts {
+        owned[*owner] += bytes;
+    }
+    let mut next: Vec<usize> = (0..world).map(|rank| owned[..rank].iter().sum()).collect();
+    let places = parts.iter().map(|(owner, bytes)| {
+        let begin = next[*owner];
+        next[*owner] += bytes;
+        begin..next[*owner]
+    });
+    let places = places.collect();
+    (owned, places)
+}
+
 /// The bytes of a round's weights, from their owners.
 fn received<B: AutodiffBackend<InnerBackend: Managed>>(
     round: &[Weights],
@@ -86,18 +102,8 @@ fn received<B: AutodiffBackend<InnerBackend: Managed>>(
     gpt: &Gpt<B>,
     ranks: &mut Ranks,
 ) -> anyhow::Result<Vec<Vec<u8>>> {
-    let mut owned = vec![0; ranks.world()];
-    for weights in round {
-        owned[weights.owner] += weights.bytes();
-    }
-    let mut next: Vec<usize> = (0..owned.len()).map(|rank| owned[..rank].iter().sum()).collect();
-    let places = round.iter().map(|weights| {
-        let begin = next[weights.owner];
-        next[weights.owner] += weights.bytes();
-        begin..next[weights.owner]
-    });
-    let places: Vec<Range<usize>> = places.collect();
-
+    let parts: Vec<_> = round.iter().map(|weights| (weights.owner, weights.bytes())).collect();
+    let (owned, places) = by_owner(&parts, ranks.world());
     let mut bytes = vec![0; owned.iter().sum()];
     let mut on_device = OnDevice { places: HashMap::new(), bytes: &mut bytes, outcome: Ok(()) };
     for (weights, place) in round.iter().zip(&places).filter(|(weights, _)| weights.owner == ranks.rank()) {
@@ -139,7 +145,7 @@ impl<B: Backend> ModuleVisitor<B> for List<'_> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         let name = self.path.join(".");
-        let Some(owned) = self.owners.get(&name) else { return };
+        let Some(owned) = self.owners.get(&name).filter(|owned| owned.gathered.is_none()) else { return };
         let host = self.host.filter(|host| host.is_broadcast_from_host(param.id));
         let form = host.map_or(Form::Device, |host| {
             Form::Host(host.settings.parameters.form(&name).code, param.val().dtype())

@@ -19,18 +19,20 @@ mod tables;
 #[cfg(test)]
 pub(crate) mod tests;
 mod times;
+mod weight_window;
 
 pub(crate) use adoption::Restored;
 pub(crate) use host::{HostPart, narrowed};
 pub(crate) use moments::Moments;
 pub(crate) use norm::SquaredNorms;
 pub(crate) use numbers::numbers;
-pub(crate) use owners::Owners;
+pub(crate) use owners::{Owners, held};
 pub(crate) use passes::Passes;
 pub(crate) use schedule::rate_share;
 pub(crate) use streamed::check_eight_bits;
 pub(crate) use tables::BLOCK_BYTES;
 pub(crate) use times::HostTimes;
+pub(crate) use weight_window::{Session as GatherSession, WeightWindow};
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -58,6 +60,7 @@ pub(crate) struct Optimizer<I: Backend> {
     pub(crate) host: Option<HostPart>,
     pub(crate) owners: Owners,
     pub(crate) passes: Passes<I>,
+    pub(crate) window: Option<WeightWindow<I>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -78,7 +81,7 @@ impl<I: Managed> Optimizer<I> {
     pub(crate) fn new(settings: &TrainSection) -> Self {
         let (moments, owners) = (BTreeMap::new(), Owners::default());
         let (settings, compute) = (settings.clone(), Compute::default());
-        Self { settings, compute, moments, host: None, owners, passes: Passes::none() }
+        Self { settings, compute, moments, host: None, owners, passes: Passes::none(), window: None }
     }
 
     pub(crate) fn placed(config: &Config, device: &I::Device) -> Self {
@@ -94,10 +97,16 @@ impl<I: Managed> Optimizer<I> {
         model: Gpt<B>,
         on_disk: StatesOnDisk,
     ) -> anyhow::Result<Gpt<B>> {
-        match &mut self.host {
-            Some(host) => host.adopt(model, &self.owners, on_disk),
-            None => Ok(model),
+        let mut model = WeightWindow::without_others(&self.owners, self.host.as_ref(), model);
+        if let Some(host) = &mut self.host {
+            model = host.adopt(model, &self.owners, on_disk)?;
         }
+        let every = self.settings.recompute.unwrap_or(1);
+        self.window = WeightWindow::new(&self.owners, self.host.as_ref(), &model, every)?;
+        Ok(match &self.window {
+            Some(window) => window.bind(model),
+            None => model,
+        })
     }
 
     pub(crate) fn kind(&self) -> OptimizerKind {
@@ -149,6 +158,9 @@ impl<I: Managed> Optimizer<I> {
         gradients: GradientsParams,
         stride: Stride,
     ) -> (Gpt<B>, Result<(), HostOptimError>) {
+        if let Some(window) = &self.window {
+            window.release();
+        }
         let mut stepper = Stepper {
             optimizer: self,
             gradients,
@@ -163,6 +175,9 @@ impl<I: Managed> Optimizer<I> {
         let model = model.map(&mut stepper);
         let Stepper { mut vectors, matrices, mut on_demand, failure, .. } = stepper;
         let model = model.with_weights_on_demand(|id| on_demand.remove(&id));
+        if let Some(window) = &self.window {
+            window.refresh(&model);
+        }
 
         let begun = match (&mut self.host, failure) {
             (_, Some(failure)) => Err(failure),
@@ -181,7 +196,9 @@ impl<I: Managed> Optimizer<I> {
         ranks: &mut Ranks,
     ) -> (Gpt<B>, anyhow::Result<()>) {
         let (model, outcome) = gather::gathered(&self.owners, self.host.as_mut(), model, ranks);
-        let settled = if self.owners.are_sharded() { self.settle() } else { Ok(()) };
+        // Gathered weights wait at their use.
+        let waits = self.owners.are_sharded() && self.window.is_none();
+        let settled = if waits { self.settle() } else { Ok(()) };
         (model, outcome.and(settled))
     }
 
@@ -268,11 +285,16 @@ struct Stepper<'o, I: Backend> {
 
 impl<I: Managed> Stepper<'_, I> {
     fn step_in_tiles(&mut self, id: ParamId, shape: Shape, device: &I::Device) {
-        let host = self.optimizer.host.as_mut().expect("its parameter is due");
-        match host.prepare_tiles::<I>(id, shape, self.stride, device) {
-            Ok((update, on_demand)) => {
+        let Optimizer { host, window, .. } = &mut *self.optimizer;
+        let host = host.as_mut().expect("its parameter is due");
+        match host.prepare_tiles::<I>(id, self.stride, device) {
+            Ok((update, code, tiles)) => {
                 self.matrices.push((id, update));
-                self.on_demand.insert(id, on_demand);
+                if let Some(window) = window {
+                    return window.replace_tiles(id, tiles);
+                }
+                let crossing = host.settings.crossing;
+                self.on_demand.insert(id, streamed::on_demand::<I>(crossing, code, shape, move || tiles()));
             }
             Err(failure) => {
                 self.failure.get_or_insert(failure);
@@ -341,15 +363,16 @@ impl<B: AutodiffBackend<InnerBackend = I>, I: Managed> ModuleMapper<B> for Stepp
             return Param::from_mapped_value(id, weight, mapper);
         }
 
+        let is_gathered = self.optimizer.window.as_ref().is_some_and(|window| window.has(id));
         if let Some(host) = self.optimizer.host.as_mut().filter(|host| host.belongs_to_another_rank(id)) {
             host.pass_step(id);
-            self.on_demand
-                .extend(host.nan_until_broadcast(id, &weight.clone().inner()).map(|decoder| (id, decoder)));
+            let decoder = host.nan_until_broadcast(id, &weight.clone().inner()).filter(|_| !is_gathered);
+            self.on_demand.extend(decoder.map(|decoder| (id, decoder)));
             return Param::from_mapped_value(id, weight, mapper);
         }
 
         if let Some(host) = self.optimizer.host.as_ref().filter(|host| host.is_due(id)) {
-            if self.optimizer.owners.are_sharded() {
+            if self.optimizer.owners.are_sharded() && !is_gathered {
                 self.prepare_to_broadcast(id, weight.clone().inner());
                 return Param::from_mapped_value(id, weight, mapper);
             }

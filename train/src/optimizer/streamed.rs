@@ -3,6 +3,8 @@
 //! Each use decodes the tiles (`the_device_decodes_the_tiles_that_the_host_encoded`). The parameter itself is NaN
 //! (`the_placeholder_of_a_matrix_is_nan`).
 
+use std::sync::Arc;
+
 use backend_offload::Managed;
 use burn::module::ParamId;
 use burn::tensor::{DType, Shape, Tensor, backend::Backend};
@@ -79,6 +81,9 @@ pub(super) fn placeholder<I: Backend, const D: usize>(
     Tensor::<I, D>::full([1; D], f32::NAN, (device, kind)).expand::<D, _>(shape)
 }
 
+/// Tiles, once their update has run.
+pub(super) type Waited<I> = Arc<dyn Fn() -> TileTensors<I> + Send + Sync>;
+
 /// Weights that each use decodes, by one kernel or by operations with the same bits.
 pub(super) fn on_demand<I: Managed>(
     crossing: Crossing,
@@ -103,17 +108,15 @@ impl HostPart {
     pub(super) fn prepare_tiles<I: Managed>(
         &mut self,
         id: ParamId,
-        shape: Shape,
         stride: Stride,
         device: &I::Device,
-    ) -> Result<(Update, OnDemand), HostOptimError> {
+    ) -> Result<(Update, Code, Waited<I>), HostOptimError> {
         let state = self.states.remove(&id).expect("it is due");
         let (rule, stride) = self.rule_and_stride((state.name(), 2), stride);
         let code = self.settings.parameters.form(state.name()).code.expect("its weights come in tiles");
         let (update, updated) = state.begin_tiles::<I>(rule, stride, code, device)?;
         let times = self.times.clone();
-        let waited = move || times.add_wait(updated.wait_timed());
-        Ok((update, on_demand::<I>(self.settings.crossing, code, shape, waited)))
+        Ok((update, code, Arc::new(move || times.add_wait(updated.wait_timed()))))
     }
 
     pub(super) fn comes_in_tiles(&self, id: ParamId) -> bool {

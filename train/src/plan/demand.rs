@@ -6,8 +6,9 @@
 
 use exchange::{OneBit, Share, groups};
 use models::{Chunks, Footprint};
-use runs::config::{Config, CrossingKind, ExchangeKind, OptimizerKind};
+use runs::config::{Config, CrossingKind, ExchangeKind, OptimizerKind, ShardKind};
 
+use super::gathered::Gathered;
 use super::learned::Learned;
 use super::operations::Operations;
 use super::placement::{NARROW, Placement, largest_block_matrix};
@@ -47,6 +48,8 @@ pub(super) struct Demand {
     pub(super) least: u64,
     pub(super) placement: Placement,
     pub(super) exchanged: Exchanged,
+    /// Bytes of host-stepped weights that this rank keeps.
+    streamed: u64,
     passes: Passes,
 }
 
@@ -78,7 +81,16 @@ pub(super) struct Exchanged {
 
 impl Exchanged {
     /// `sums` is the most on a rank. An exact exchange has `window` parameters in flight.
-    fn new(config: &Config, placement: &Placement, ranks: usize, sums: u64, window: u64) -> Self {
+    fn new(
+        config: &Config,
+        (placement, gathered): (&Placement, Gathered),
+        ranks: usize,
+        sums: u64,
+        window: u64,
+    ) -> Self {
+        if ranks == 1 {
+            return Self::default();
+        }
         let others = ranks as u64 - 1;
         let share = |all: u64| all.div_ceil(ranks as u64);
         let on_device = placement.on_device * WIDE;
@@ -105,19 +117,21 @@ impl Exchanged {
 
         let sent = 2 * others * part;
         let gradients = Self { sent, link_in: on_device, link_out: sums * on_device, residuals };
-        if !config.memory.shard {
+        if !config.memory.shard.has_owners() {
             return gradients;
         }
         // New host weights cross the link anyway.
-        let own = share(on_device);
-        let to_owners = gradients.sent / 2 + others * share(on_device + placement.weight_bytes());
+        let [kept, kept_on_host] = gathered.all();
+        let after_step = on_device + placement.weight_bytes() - kept - kept_on_host;
+        let own = share(on_device - kept);
+        let to_owners = gradients.sent / 2 + others * share(after_step + gathered.per_step);
         // At most: slices take a detour where more than two ranks own unequal parts.
         let detour = if ranks > 2 { share(to_owners) } else { 0 };
         Self {
             sent: to_owners + detour,
-            link_in: own + others * own,
-            link_out: gradients.link_out + own,
-            residuals,
+            link_in: own + others * own + gathered.per_step,
+            link_out: gradients.link_out + own + share(gathered.per_step),
+            residuals: residuals + gathered.window,
         }
     }
 }
@@ -228,7 +242,9 @@ impl Demand {
         let updates = UpdateBytes::new(config, &placement, operations, stepped);
 
         let gradients = placement.on_device * WIDE;
-        let streamed = placement.weight_bytes();
+        let gathered = Gathered::new(config, ranks, passes);
+        let elsewhere = gathered.elsewhere();
+        let streamed = placement.weight_bytes() - elsewhere[1];
         let computed = placement.computed_bytes();
         // One segment's gradients and the embeddings': the head's waits for the tokens'; followers have their own.
         let leaving = match train.recompute {
@@ -246,9 +262,9 @@ impl Demand {
         // Without recomputation, all gradients exist before their sum.
         let apart = if train.recompute.is_none() { accumulated } else { 0 };
 
+        let has_owners = config.memory.shard.has_owners();
         // With divided moments, a rank keeps the sums of its own parameters.
-        let summed =
-            if config.memory.shard { gradients.div_ceil(ranks as u64).max(stepped) } else { gradients };
+        let summed = if has_owners { gradients.div_ceil(ranks as u64).max(stepped) } else { gradients };
         let segment_blocks = train.recompute.map_or(0, |every| every.min(config.model.n_layer) as u64);
         let window = learns.largest.max(segment_blocks * learns.per_block);
 
@@ -265,14 +281,15 @@ impl Demand {
         let drawn = 2 * WIDE * footprint.largest_tensor;
         // Whole parameters are divided: one rank has the largest.
         let all = placement.device_state_bytes();
-        let state = if config.memory.shard { all.div_ceil(ranks as u64).max(2 * stepped) } else { all };
+        let state = if has_owners { all.div_ceil(ranks as u64).max(2 * stepped) } else { all };
 
         let part = |what, at, returns, leaves| Part { what, at, returns, leaves };
         let parts = vec![
             part("working memory", [passing, late.max(updates.temporaries)], groups, groups),
             part("rotary tables", [footprint.rotary_bytes(); 2], groups, 0),
             part("a group's sums of gradients", [0, group_sums.bytes], group_sums.moves, group_sums.moves),
-            part("weights", [placement.on_device * WIDE; 2], 2 * groups + 1, 1),
+            part("gathered weights", [gathered.window; 2], 0, 0),
+            part("weights", [placement.on_device * WIDE - elsewhere[0]; 2], 2 * groups + 1, 1),
             part(STREAMED, [streamed; 2], 2 * groups, 0),
             part("rows of the embedding", [named, 0], groups, 0),
             part(LEAVING, [0, leaving.saturating_add(named)], 1, 1),
@@ -292,12 +309,9 @@ impl Demand {
             one_pass_update: updates.one_pass,
             least: learns.least(largest, hidden),
             placement,
+            streamed,
             passes,
-            exchanged: if ranks > 1 {
-                Exchanged::new(config, &placement, ranks, sums, window)
-            } else {
-                Exchanged::default()
-            },
+            exchanged: Exchanged::new(config, (&placement, gathered), ranks, sums, window),
         }
     }
 
@@ -313,7 +327,7 @@ impl Demand {
 
     /// Bytes per step over the link, in and out, without a limit and without `spilled` weights.
     pub(super) fn streamed(&self, spilled: &[u64]) -> [u64; 2] {
-        let weights = self.placement.weight_bytes();
+        let weights = self.streamed;
         let away = self.weights_away(spilled);
         let weights = (weights - away.min(weights)).saturating_add(self.named());
         [weights, self.placement.gradients_crossing(self.passes)]
@@ -354,7 +368,7 @@ impl Demand {
         let early = optimizer.saturating_sub(if come_once { late } else { 0 });
         let all_read = self.placement.read_bytes(config, ranks);
         // New weights replace old ones; if divided, old ones stay until the broadcast.
-        let divided = ranks > 1 && config.memory.shard;
+        let divided = ranks > 1 && config.memory.shard == ShardKind::States;
         let away = if divided { 0 } else { self.weights_away(&update) };
         let before = sum(&update).saturating_add(all_read - all_read.min(away));
         let kept = if divided { before } else { all_read };

@@ -6,6 +6,7 @@ mod checkpoints;
 mod choice;
 mod demand;
 mod described_machine;
+mod gathered;
 mod learned;
 mod machine;
 mod measured;

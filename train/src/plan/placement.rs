@@ -257,7 +257,7 @@ impl Placement {
         let summed_rows = if ranks > 1 { self.table } else { self.rows[1] };
         let sum = (self.on_host() - self.table + summed_rows) * WIDE;
         // The sum over ranks is f32; only its owner keeps it.
-        let total = match (ranks, config.memory.shard) {
+        let total = match (ranks, config.memory.shard.has_owners()) {
             (1, _) => 0,
             (_, false) => sum,
             (_, true) => sum.div_ceil(owners(config, ranks)).max(WIDE * largest),
@@ -280,7 +280,7 @@ impl Placement {
 }
 
 fn owners(config: &Config, ranks: usize) -> u64 {
-    if config.memory.shard { ranks as u64 } else { 1 }
+    if config.memory.shard.has_owners() { ranks as u64 } else { 1 }
 }
 
 impl Placement {

@@ -104,7 +104,7 @@ impl StatesOnDisk {
         let blocks = on_host.len() as u64;
         let missing = all.saturating_add(per_block.passing()).saturating_add(spills).saturating_sub(host);
         let count = missing.div_ceil(per_block.in_memory.max(1)).max(1);
-        let ranks = if config.memory.shard { machine.ranks() as u64 } else { 1 };
+        let ranks = if config.memory.shard.has_owners() { machine.ranks() as u64 } else { 1 };
 
         if count <= blocks && ranks == 1 {
             let first_block = on_host[on_host.len() - count as usize];

@@ -10,6 +10,7 @@ use super::*;
 mod freeze;
 mod lora;
 mod on_host;
+mod sharded;
 mod together;
 
 const GIB: u64 = 1 << 30;

@@ -1,11 +1,12 @@
-//! Sums over ranks on a thread during the backward pass.
+//! Sums over ranks, and gathers of what ranks own, on a thread during the passes.
 //!
 //! The thread has the engine, so no other call is possible meanwhile. A failed run never leaves MPI: others would wait
 //! (`a_rank_that_fails_keeps_no_other_waiting`).
 
-use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -16,10 +17,40 @@ use exchange::{Engine, Pairwise};
 use super::{LEFT, Metered, Ranks};
 
 pub(crate) struct BackgroundSums {
-    jobs: Sender<Job>,
+    calls: Sender<Call>,
     sums: Receiver<Option<Vec<f32>>>,
+    gathered: Option<Receiver<Option<Vec<u8>>>>,
     thread: JoinHandle<Returned>,
-    stood: Cell<Duration>,
+    stood: Stood,
+}
+
+pub(crate) struct Gathers {
+    calls: Sender<Call>,
+    gathered: Receiver<Option<Vec<u8>>>,
+    stood: Stood,
+}
+
+enum Call {
+    Sum(Job),
+    /// See [`exchange::Exact::gather_owned`].
+    Gather {
+        bytes: Vec<u8>,
+        owned: Vec<usize>,
+    },
+    End,
+}
+
+/// Nanoseconds, shared by clones.
+#[derive(Clone, Default)]
+struct Stood(Arc<AtomicU64>);
+
+impl Stood {
+    fn wait_for<T>(&self, calls: &Receiver<Option<T>>) -> Option<T> {
+        let begun = Instant::now();
+        let result = calls.recv().ok().flatten();
+        self.0.fetch_add(begun.elapsed().as_nanos() as u64, Relaxed);
+        result
+    }
 }
 
 pub(crate) struct Job {
@@ -41,19 +72,35 @@ struct Returned {
 }
 
 impl Ranks {
+    pub(crate) fn begin_gathers(&mut self) -> anyhow::Result<BackgroundSums> {
+        self.begin_sums(|_, bucket| Ok(vec![Vec::new(); bucket.len()]))
+    }
+
     /// Begins sums, each bucket's made by `sum`.
     pub(crate) fn begin_sums(
         &mut self,
         mut sum: impl FnMut(&mut dyn Engine, Vec<Job>) -> Summed + Send + 'static,
     ) -> anyhow::Result<BackgroundSums> {
+        let exact = self.exact();
         let engine = self.engine.take().context(LEFT)?;
         self.costs = engine.costs();
         let mut engine = ManuallyDrop::new(engine);
-        let (jobs, waiting) = channel::<Job>();
+        let (calls, waiting) = channel();
         let (done, sums) = channel();
+        let (filled, gathered) = channel();
         let summing = move || {
             let (mut outcome, mut bucket) = (Ok(()), Vec::new());
-            for job in waiting {
+            for call in waiting {
+                let job = match call {
+                    Call::Sum(job) => job,
+                    Call::Gather { mut bytes, owned } => {
+                        outcome =
+                            outcome.and_then(|()| exact.gather_owned(engine.as_mut(), &mut bytes, &owned));
+                        _ = filled.send(outcome.is_ok().then_some(bytes));
+                        continue;
+                    }
+                    Call::End => break,
+                };
                 let is_whole = job.ends_bucket;
                 bucket.push(job);
                 if !is_whole {
@@ -79,18 +126,18 @@ impl Ranks {
 
         let thread = thread::Builder::new().name("sums".to_owned()).spawn(summing);
         let thread = thread.context("starting a thread that sums gradients")?;
-        Ok(BackgroundSums { jobs, sums, thread, stood: Cell::default() })
+        Ok(BackgroundSums { calls, sums, gathered: Some(gathered), thread, stood: Stood::default() })
     }
 
     /// Waits for all sums. Fails with the first error.
     pub(crate) fn end_sums(&mut self, sums: BackgroundSums) -> anyhow::Result<()> {
         let begun = Instant::now();
-        drop(sums.jobs);
+        _ = sums.calls.send(Call::End);
         let returned = sums.thread.join().unwrap_or_else(|panic| resume_unwind(panic));
         let Returned { engine, outcome } = returned;
         let before = std::mem::replace(&mut self.costs, engine.costs());
         self.in_background += self.costs.time.saturating_sub(before.time);
-        self.waited += sums.stood.get() + begun.elapsed();
+        self.waited += Duration::from_nanos(sums.stood.0.load(Relaxed)) + begun.elapsed();
         *self.engine = Some(ManuallyDrop::into_inner(engine));
         self.heard(outcome).context("summing gradients over the ranks")
     }
@@ -99,15 +146,29 @@ impl Ranks {
 impl BackgroundSums {
     pub(crate) fn submit(&self, job: Job) {
         // Sending fails after a panic of the thread; `end_sums` reports it.
-        _ = self.jobs.send(job);
+        _ = self.calls.send(Call::Sum(job));
+    }
+
+    /// Panics if called twice.
+    pub(crate) fn gathers(&mut self) -> Gathers {
+        let gathered = self.gathered.take().expect("one caller gathers");
+        Gathers { calls: self.calls.clone(), gathered, stood: self.stood.clone() }
     }
 
     /// Waits for the next sum, whose bucket must be whole; `None` after a failure, empty on ranks that do not own the parameter.
     pub(crate) fn take(&self) -> Option<Vec<f32>> {
-        let begun = Instant::now();
-        let sum = self.sums.recv().ok().flatten();
-        self.stood.set(self.stood.get() + begun.elapsed());
-        sum
+        self.stood.wait_for(&self.sums)
+    }
+}
+
+impl Gathers {
+    pub(crate) fn request(&self, bytes: Vec<u8>, owned: Vec<usize>) {
+        _ = self.calls.send(Call::Gather { bytes, owned });
+    }
+
+    /// In the order of requests; `None` after a failure.
+    pub(crate) fn receive(&self) -> Option<Vec<u8>> {
+        self.stood.wait_for(&self.gathered)
     }
 }
 

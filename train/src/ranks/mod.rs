@@ -10,7 +10,7 @@ mod messages;
 mod state_file;
 mod survival;
 
-pub(crate) use background_sums::{BackgroundSums, Job, Summed};
+pub(crate) use background_sums::{BackgroundSums, Gathers, Job, Summed};
 pub(crate) use launch::{RankArgs, launch};
 pub(crate) use state_file::{Kept, Pair, Pairs, SavedAt};
 pub(crate) use survival::Loss;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use backend_offload::{Offload, Offloadable};
 use burn::tensor::backend::Backend;
+use models::init::Holds;
 use models::weights::Factors;
 use models::{ConfigError, Gpt};
 use runs::config::Config;
@@ -12,7 +13,7 @@ use runs::directory::RunDirectory;
 
 use super::exchange::Restored;
 use super::{Exchange, Progress, Tape, restore};
-use crate::optimizer::{Optimizer, Owners};
+use crate::optimizer::{Optimizer, Owners, held};
 use crate::plan::StatesOnDisk;
 use crate::ranks::{Ranks, SavedAt};
 
@@ -40,9 +41,10 @@ pub(crate) fn first_state<I: Offloadable>(
         }
         let is_frozen = config.train.lora.is_some();
         let factors = if is_frozen { Factors::Frozen(config.memory.base) } else { Factors::Wide };
-        let gpt = runs::weights::load(&checkpoint.path, config, factors, device)?;
+        let gpt =
+            runs::weights::load_part(&checkpoint.path, config, (factors, &held(config, ranks)), device)?;
         let gpt = gpt.with_frozen(&config.train.freeze);
-        let owners = owners(config, &gpt, ranks);
+        let owners = Owners::new(config.memory.shard, &gpt, ranks);
         let (progress, mut optimizer) = restore(&checkpoint.path, config, device, owners)?;
         let restored = restore_exchange(&checkpoint.path, &progress, ranks, exchange)?;
         if let Restored::Moments(pairs) = restored {
@@ -53,12 +55,12 @@ pub(crate) fn first_state<I: Offloadable>(
 
     let gpt = match &directory.pretrained {
         Some(pretrained) => pretrained.weights(config, device)?,
-        None => without_base(fresh(config, computes_nothing(), device)?, config)?,
+        None => without_base(fresh(config, computes_nothing(), &held(config, ranks), device)?, config)?,
     };
     let gpt = gpt.with_frozen(&config.train.freeze);
 
     let mut optimizer = Optimizer::placed(config, device);
-    optimizer.owners = owners(config, &gpt, ranks);
+    optimizer.owners = Owners::new(config.memory.shard, &gpt, ranks);
     Ok((optimizer.adopt(gpt, on_disk)?, optimizer, Progress::start(config.train.seed)))
 }
 
@@ -91,16 +93,13 @@ fn without_base<B: Backend>(gpt: Gpt<B>, Config { train, memory, .. }: &Config) 
 fn fresh<B: Backend>(
     config: &Config,
     computes_nothing: bool,
+    holds: Holds<'_>,
     device: &B::Device,
 ) -> Result<Gpt<B>, ConfigError> {
     if computes_nothing {
         return Gpt::zeroed(&config.model, device);
     }
-    Gpt::new(&config.model, config.train.seed, device)
-}
-
-fn owners<I: Backend>(config: &Config, gpt: &Gpt<I>, ranks: &Ranks) -> Owners {
-    if config.memory.shard { Owners::sharded(gpt, ranks) } else { Owners::default() }
+    Gpt::new_part(&config.model, config.train.seed, device, holds)
 }
 
 #[cfg(test)]
@@ -113,7 +112,8 @@ mod tests {
     fn no_first_weights_are_drawn_where_nothing_is_computed() {
         let config = Config::load("toy", &[]).expect("a preset");
         let largest = |computes_nothing| {
-            let gpt: Gpt<Flex> = fresh(&config, computes_nothing, &FlexDevice).expect("a valid shape");
+            let gpt: Gpt<Flex> =
+                fresh(&config, computes_nothing, &|_| true, &FlexDevice).expect("a valid shape");
             gpt.blocks[0].attention.query.weight.val().abs().max().into_scalar()
         };
         assert!(largest(true) == 0.0 && largest(false) > 0.0);

@@ -22,6 +22,7 @@ use super::session::Best;
 use super::strategy::{Events, Tape};
 use super::{Learner, Session, Trainer};
 use crate::data::{MicroBatch, ValidationWindows, questions};
+use crate::optimizer::GatherSession;
 use crate::progress::Validation;
 
 const TRIAL_BATCHES: usize = 2;
@@ -129,6 +130,15 @@ fn measure<B: Backend>(
     windows.failure().map_or(Ok(all), |failure| Err(failure.into()))
 }
 
+/// Forward passes over `batches`.
+fn passes(windows: &ValidationWindows, batches: Range<usize>) -> u64 {
+    let of_batch = |index: usize| {
+        let fresh = windows.get(index).and_then(|batch| windows.without_copies(index, &batch));
+        1 + u64::from(fresh.is_some_and(|batch| batch.counted() > 0.0))
+    };
+    batches.map(of_batch).sum()
+}
+
 impl Evaluation {
     /// Adds batches in their order, to the bits of one process.
     fn of(batches: &[Measured], windows: &ValidationWindows) -> anyhow::Result<Self> {
@@ -189,7 +199,21 @@ impl<I: Offloadable> Trainer<I> {
             let item = TrainingItem::new(validation.clone(), items.clone(), items, Some(step), None);
             events.process_valid(LearnerEvent::ProcessedItem(item));
         };
-        let measured = measure(&self.model.valid(), validation, &data.tokenizer, own, show);
+        let model = self.model.valid();
+        let Some(window) = self.optimizer.window.clone() else {
+            let measured = measure(&model, validation, &data.tokenizer, own, show);
+            return self.ranks.joined(measured);
+        };
+
+        // Ranks with fewer passes, or with a failure, gather for the others.
+        let passes = self.ranks.gathered(&passes(validation, own.clone()).to_le_bytes())?;
+        let passes =
+            passes.iter().filter_map(|count| Some(u64::from_le_bytes(count.as_slice().try_into().ok()?)));
+        let most = passes.max().unwrap_or_default() as usize;
+        let session = GatherSession::begin(Some(&window), &mut self.ranks)?;
+        let measured = measure(&model, validation, &data.tokenizer, own, show);
+        window.idle_until(most);
+        let measured = session.end(measured, &mut self.ranks);
         self.ranks.joined(measured)
     }
 

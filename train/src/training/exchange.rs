@@ -8,12 +8,10 @@ mod periodic;
 use std::path::Path;
 
 use anyhow::anyhow;
+use backend_offload::Managed;
 use burn::backend::Autodiff;
 use burn::optim::GradientsParams;
-use burn::tensor::{
-    Tensor,
-    backend::{AutodiffBackend, Backend},
-};
+use burn::tensor::{Tensor, backend::AutodiffBackend};
 use models::Gpt;
 use runs::BadInput;
 use runs::config::{Config, ExchangeKind, RanksSection};
@@ -22,7 +20,7 @@ use super::due::Due;
 use super::gradients::{OverlappedReduce, ReduceOrder, Sum};
 use super::{Learner, Progress};
 use crate::data::{StepData, counted};
-use crate::optimizer::{HostPart, Owners, Passes};
+use crate::optimizer::{HostPart, Owners, Passes, WeightWindow};
 use crate::progress::Report;
 use crate::ranks::{Loss, Pair, Pairs, Ranks, SavedAt};
 
@@ -41,12 +39,13 @@ pub(crate) enum Exchange {
     Periodic(Periodic),
 }
 
-pub(crate) struct Pass<'a, I: Backend> {
+pub(crate) struct Pass<'a, I: Managed> {
     pub(crate) learner: &'a Learner<Autodiff<I>>,
     pub(crate) data: &'a StepData,
     pub(crate) host: Option<&'a mut HostPart>,
     pub(crate) owners: &'a Owners,
     pub(crate) passes: Passes<I>,
+    pub(crate) window: Option<WeightWindow<I>>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -100,9 +99,9 @@ impl Exchange {
 
     /// Sums over all ranks, or for local steps over this rank. Returns gradients of parameters that this rank steps on
     /// its device.
-    pub(crate) fn sum<I: Backend>(
+    pub(crate) fn sum<I: Managed>(
         &mut self,
-        Pass { learner, data, host, owners, passes }: Pass<'_, I>,
+        Pass { learner, data, host, owners, passes, window }: Pass<'_, I>,
         ranks: &mut Ranks,
     ) -> anyhow::Result<(GradientsParams, Report)> {
         let sums = matches!(self, Self::Exact(_) | Self::OneBit(_));
@@ -119,6 +118,9 @@ impl Exchange {
 
         let mut sum = Sum::new(share, host, owners, passes);
         self.begin_sums(learner, data.step, &mut sum, ranks)?;
+        if let (Some(window), Some(reduce)) = (window, &mut sum.reduce) {
+            reduce.gather_for(window);
+        }
         let losses = learner.own_losses(data.step, (first, own), divisor, &mut sum);
         let part = (divisor / data.counted()) as f32;
         let numbers = self.finish_sums(learner, losses, (part, all), &mut sum, ranks);
@@ -132,7 +134,7 @@ impl Exchange {
     }
 
     /// Gradients of step `step`, from 1, then leave as they arrive.
-    pub(super) fn begin_sums<I: Backend>(
+    pub(super) fn begin_sums<I: Managed>(
         &mut self,
         learner: &Learner<Autodiff<I>>,
         step: u64,
@@ -151,7 +153,7 @@ impl Exchange {
 
     /// Loss and norm, equal on all ranks but for the norm of local steps. `part` is this rank's share of targets in
     /// `count` micro-batches.
-    pub(super) fn finish_sums<I: Backend>(
+    pub(super) fn finish_sums<I: Managed>(
         &mut self,
         learner: &Learner<Autodiff<I>>,
         losses: Vec<Tensor<I, 1>>,

@@ -11,12 +11,15 @@ mod sum;
 #[cfg(test)]
 mod tests;
 
+use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::ensure;
+use backend_offload::Managed;
 use burn::backend::Autodiff;
-use burn::tensor::{Tensor, backend::Backend};
-use exchange::groups;
+use burn::tensor::Tensor;
+use exchange::{Share, groups};
 use models::dropout::DropoutKey;
 use models::{Batch, Chunks, Gpt, Lean, PassOptions, recompute, rows};
 
@@ -48,7 +51,7 @@ impl TapeLock {
 pub(super) const ANOTHER_FAILED: &str =
     "another rank could not compute its micro-batches; its own messages say why";
 
-impl<I: Backend> Learner<Autodiff<I>> {
+impl<I: Managed> Learner<Autodiff<I>> {
     /// Losses of this rank's micro-batches from number `first` on, divided by `divisor` targets. Adds gradients to
     /// `sum`.
     pub(super) fn own_losses(
@@ -60,7 +63,10 @@ impl<I: Backend> Learner<Autodiff<I>> {
     ) -> Vec<Tensor<I, 1>> {
         let device = self.gpt.wte.lazy_device();
         let mut losses = Vec::new();
-        for places in groups([first, sum.share.range().start], own.len(), self.pass.together) {
+        let own_groups = groups([first, sum.share.range().start], own.len(), self.pass.together);
+        // For ranks with more groups.
+        let idle = vec![0..0; self.idle_passes(own_groups.len(), sum)];
+        for places in idle.into_iter().chain(own_groups) {
             let begin = |place: usize| {
                 let key = DropoutKey { seed: self.pass.seed, step, micro_batch: first + place as u64 };
                 let options = PassOptions {
@@ -81,6 +87,18 @@ impl<I: Backend> Learner<Autodiff<I>> {
         losses
     }
 
+    /// Passes in which this rank only gathers.
+    fn idle_passes(&self, own: usize, sum: &Sum<'_, I>) -> usize {
+        if sum.window().is_none() {
+            return 0;
+        }
+        let of_rank = |rank| {
+            let range = Share { rank, ..sum.share }.range();
+            groups([range.start; 2], (range.end - range.start) as usize, self.pass.together).len()
+        };
+        (0..sum.share.world).map(of_rank).max().unwrap_or(own) - own
+    }
+
     /// Returns each micro-batch's share of the loss.
     fn forward_backward(
         &self,
@@ -88,16 +106,10 @@ impl<I: Backend> Learner<Autodiff<I>> {
         sum: &mut Sum<'_, I>,
     ) -> Vec<Tensor<I, 1>> {
         let kernels = Lean(Chunks::default());
-        let mut tape = TapeLock::hold();
         if let Some(every) = self.pass.recompute {
-            let add = |gpt: Gpt<Autodiff<I>>, place, segment| {
-                tape.without(|| sum.add(&gpt, place, segment));
-                gpt
-            };
-            let swept = recompute::sweep_together(self.gpt.clone(), group, kernels, every, add);
-            sum.kept_inputs = sum.kept_inputs.max(swept.kept_bytes);
-            return swept.losses;
+            return self.sweep(group, kernels, every, sum);
         }
+        let mut tape = TapeLock::hold();
 
         let whole = |(place, (batch, options)): (usize, (Batch<I>, PassOptions))| {
             let batch = Batch::from_inner(batch);
@@ -109,6 +121,42 @@ impl<I: Backend> Learner<Autodiff<I>> {
             value
         };
         group.into_iter().enumerate().map(whole).collect()
+    }
+
+    fn sweep(
+        &self,
+        group: Vec<(Batch<I>, PassOptions)>,
+        kernels: Lean,
+        every: usize,
+        sum: &mut Sum<'_, I>,
+    ) -> Vec<Tensor<I, 1>> {
+        let window = sum.window();
+        if let Some(window) = &window {
+            window.begin_pass();
+        }
+        let (segments, mut entered) = (self.gpt.config().n_layer.div_ceil(every), 0);
+        let held = RefCell::new((TapeLock::hold(), sum));
+        let before = |blocks: Range<usize>| {
+            let Some(window) = &window else { return };
+            let (segment, is_back) = (blocks.start / every, entered >= segments);
+            entered += 1;
+            let (tape, sum) = &mut *held.borrow_mut();
+            tape.without(|| {
+                if is_back && sum.has_no_micro_batch() {
+                    sum.submit_down_to(segment, &self.gpt);
+                }
+                window.enter(segment);
+            });
+        };
+        let add = |gpt: Gpt<Autodiff<I>>, place, segment| {
+            let (tape, sum) = &mut *held.borrow_mut();
+            tape.without(|| sum.add(&gpt, place, segment));
+            gpt
+        };
+        let swept = recompute::sweep_together(self.gpt.clone(), group, kernels, every, before, add);
+        let (_, sum) = held.into_inner();
+        sum.kept_inputs = sum.kept_inputs.max(swept.kept_bytes);
+        swept.losses
     }
 
     /// Waits once for the device.
@@ -129,6 +177,6 @@ impl<I: Backend> Learner<Autodiff<I>> {
     }
 }
 
-pub(super) fn read<I: Backend>(numbers: Vec<Tensor<I, 1>>) -> anyhow::Result<Vec<f32>> {
+pub(super) fn read<I: Managed>(numbers: Vec<Tensor<I, 1>>) -> anyhow::Result<Vec<f32>> {
     optimizer::numbers(Tensor::cat(numbers, 0))
 }

@@ -15,6 +15,8 @@ mod session;
 mod shard_gather;
 #[cfg(test)]
 mod sharded;
+#[cfg(test)]
+mod sharded_weights;
 mod snapshot;
 mod strategy;
 #[cfg(test)]

@@ -15,6 +15,7 @@ use tokenizer::{Message, Role};
 
 use super::Trainer;
 use crate::data::{Data, Question, questions};
+use crate::optimizer::GatherSession;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Sample {
@@ -132,10 +133,14 @@ impl<I: Offloadable> Trainer<I> {
     pub(super) fn sample(&mut self) -> anyhow::Result<()> {
         self.optimizer.settle()?;
         let (step, eval) = (self.session.progress.step, &self.session.config.eval);
+        let session = GatherSession::begin(self.optimizer.window.as_ref(), &mut self.ranks)?;
         let inner = self.model.valid();
         let seed = self.session.config.train.seed.wrapping_add(step);
         let speaker = speaker(&inner.gpt, &self.session.data, eval, seed);
-        let samples = samples(&speaker, eval)?;
+        let samples = session.end(samples(&speaker, eval), &mut self.ranks)?;
+        if !self.ranks.leads() {
+            return Ok(());
+        }
         let mut text = String::new();
 
         for sample in &samples {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use backend_offload::Managed;
 use burn::tensor::backend::Backend;
 use models::Gpt;
@@ -59,8 +59,12 @@ impl<'r> ShardGather<'r> {
         }
 
         let (mut remote, mut moments) = (Vec::new(), Vec::new());
-        for name in times.keys() {
-            let owned = optimizer.owners.get(name).with_context(|| format!("`{name}` is no parameter"))?;
+        if let Some(name) = times.keys().find(|name| optimizer.owners.get(name).is_none()) {
+            bail!("`{name}` is no parameter");
+        }
+        for name in optimizer.owners.names() {
+            let Some(owned) = optimizer.owners.get(name) else { continue };
+            let has_state = times.contains_key(name);
             let dims = owned.shape.num_dims();
             let of = |key, what| RemoteTensor {
                 key,
@@ -69,8 +73,12 @@ impl<'r> ShardGather<'r> {
                 owner: owned.rank,
                 shape: owned.shape.to_vec(),
             };
-            if optimizer.host.as_ref().is_some_and(|host| host.completes(name)) {
+            let completes = optimizer.host.as_ref().is_some_and(|host| host.completes(name));
+            if owned.gathered.is_some() || completes && has_state {
                 remote.push(of(name.clone(), What::Masters));
+            }
+            if !has_state {
+                continue;
             }
             let second = keeps_second_moment(optimizer.kind(), name, dims);
             for (part, word) in MOMENT_NAMES.iter().enumerate().take(1 + usize::from(second)) {

@@ -9,7 +9,9 @@ use burn::backend::{Autodiff, Flex, flex::FlexDevice};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Tensor};
-use models::{Gpt, weights};
+use models::Gpt;
+use models::init::Holds;
+use models::weights::Factors;
 use runs::checkpoint::{MOMENTS, STATE, WEIGHTS};
 use runs::config::Config;
 use tokenizer::Tokenizer;
@@ -19,7 +21,7 @@ use super::shard_gather::ShardGather;
 use super::whole_and_by_rows::{config, micro_batch};
 use super::{Exchange, Learner, Progress, restore, snapshot::save};
 use crate::data::StepData;
-use crate::optimizer::{Optimizer, Owners, Stride, rate_share};
+use crate::optimizer::{Optimizer, Owners, Stride, held, rate_share};
 use crate::plan::StatesOnDisk;
 use crate::progress::Report;
 use crate::ranks::Ranks;
@@ -30,11 +32,11 @@ type Tape = Autodiff<Device>;
 
 const STEPS: u64 = 4;
 
-struct Training<'r> {
+pub(super) struct Training<'r> {
     config: Config,
-    learner: Learner<Tape>,
-    optimizer: Optimizer<Device>,
-    ranks: &'r mut Ranks,
+    pub(super) learner: Learner<Tape>,
+    pub(super) optimizer: Optimizer<Device>,
+    pub(super) ranks: &'r mut Ranks,
     exchange: Exchange,
     memory: HostMemory,
 }
@@ -46,7 +48,7 @@ impl<'r> Training<'r> {
         ranks: &'r mut Ranks,
         optimizer: impl FnOnce(Owners) -> Optimizer<Device>,
     ) -> Self {
-        let owners = if config.memory.shard { Owners::sharded(&gpt, ranks) } else { Owners::default() };
+        let owners = Owners::new(config.memory.shard, &gpt, ranks);
         let mut optimizer = optimizer(owners);
         let (memory, on_disk) = match &config.memory.disk {
             Some(folder) => {
@@ -64,7 +66,7 @@ impl<'r> Training<'r> {
             host.number_shares_from(ranks.share(config.train.accumulate).range().start);
         }
 
-        let exchange = Exchange::choose(&config.ranks, config.memory.shard, ranks);
+        let exchange = Exchange::choose(&config.ranks, config.memory.shard.has_owners(), ranks);
         Self {
             config: config.clone(),
             learner: Learner::new(gpt, config),
@@ -75,8 +77,8 @@ impl<'r> Training<'r> {
         }
     }
 
-    fn new(config: &Config, ranks: &'r mut Ranks) -> Self {
-        let gpt = Gpt::new(&config.model, 3, &FlexDevice).expect("valid");
+    pub(super) fn new(config: &Config, ranks: &'r mut Ranks) -> Self {
+        let gpt = Gpt::new_part(&config.model, 3, &FlexDevice, &held(config, ranks)).expect("valid");
         let gpt = gpt.with_frozen(&config.train.freeze);
         Self::begin(config, gpt, ranks, |owners| {
             let mut optimizer = Optimizer::placed(config, &FlexDevice);
@@ -86,7 +88,8 @@ impl<'r> Training<'r> {
     }
 
     fn resume(folder: &Path, config: &Config, ranks: &'r mut Ranks) -> Self {
-        let gpt: Gpt<Tape> = weights::load_native(&folder.join(WEIGHTS), &FlexDevice).expect("it was saved");
+        let holds = (Factors::Wide, &held(config, ranks) as Holds<'_>);
+        let gpt = runs::weights::load_part(folder, config, holds, &FlexDevice).expect("it was saved");
         let gpt = gpt.with_frozen(&config.train.freeze);
         Self::begin(config, gpt, ranks, |owners| {
             restore::<Device>(folder, config, &FlexDevice, owners).expect("restored").1
@@ -99,8 +102,10 @@ impl<'r> Training<'r> {
     }
 
     fn gradients(&mut self, data: &StepData) -> anyhow::Result<(GradientsParams, Report)> {
-        let Self { learner, optimizer: Optimizer { host, owners, passes, .. }, ranks, exchange, .. } = self;
-        exchange.sum(Pass { learner, data, host: host.as_mut(), owners, passes: passes.clone() }, ranks)
+        let Self { learner, optimizer, ranks, exchange, .. } = self;
+        let Optimizer { host, owners, passes, window, .. } = optimizer;
+        let (host, passes, window) = (host.as_mut(), passes.clone(), window.clone());
+        exchange.sum(Pass { learner, data, host, owners, passes, window }, ranks)
     }
 
     fn step(mut self, step: u64) -> (Self, [u32; 2]) {
@@ -118,7 +123,7 @@ impl<'r> Training<'r> {
         (self, [report.loss.to_bits(), report.gnorm.to_bits()])
     }
 
-    fn steps(mut self, steps: std::ops::Range<u64>) -> (Self, Vec<[u32; 2]>) {
+    pub(super) fn steps(mut self, steps: std::ops::Range<u64>) -> (Self, Vec<[u32; 2]>) {
         let mut bits = Vec::new();
         for step in steps {
             let of_step;
@@ -154,11 +159,13 @@ fn files(folder: &Path) -> Vec<Vec<u8>> {
 
 /// On each rank, before and after a resume.
 pub(super) struct Trained {
+    /// Loss and norm of each step, by rank.
     pub(super) steps: Vec<Vec<[u32; 2]>>,
     /// Weights, moments, state.
     pub(super) saved: [Vec<Vec<u8>>; 2],
 }
 
+/// Some steps on `worlds[0]` ranks, then as many more with the settings `later` on `worlds[1]`.
 pub(super) fn trained(settings: &[&str], worlds: [usize; 2], later: &[&str]) -> Trained {
     let [middle, end] = [(), ()].map(|()| tempfile::tempdir().expect("a folder"));
     let (first, second) = (config(settings), config(&[settings, later].concat()));

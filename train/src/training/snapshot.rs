@@ -322,14 +322,14 @@ impl<'o, I: Backend> Own<'o, I> {
 
     pub(super) fn masters<B: Backend>(&self, gpt: &Gpt<B>, parameter: &str) -> anyhow::Result<Vec<f32>> {
         let state = self.on_host.get(parameter);
-        let state = state.with_context(|| format!("the master weights of `{parameter}` are not here"))?;
-        if !state.reads_weights() {
+        if let Some(state) = state.filter(|state| !state.reads_weights()) {
             return Ok(state.own_masters()?);
         }
         let mut named = Named { parameter, path: Vec::new(), read: None };
         gpt.visit(&mut named);
         let read = named.read.with_context(|| format!("`{parameter}` is no parameter"))??;
-        Ok(state.complete(read)?.iter::<f32>().collect())
+        let masters = state.map_or(Ok(read.clone()), |state| state.complete(read))?;
+        Ok(masters.iter::<f32>().collect())
     }
 }
 

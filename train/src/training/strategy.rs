@@ -22,6 +22,7 @@ use super::{Learner, Peaks, Session, Trainer};
 use crate::data::StepLoader;
 use crate::exit::Ending;
 use crate::journal::Journal;
+use crate::optimizer::WeightWindow;
 use crate::progress::{Lines, NoLogger, PlainRenderer, StepLines, terminal, train_scalars, valid_loss};
 use crate::ranks::Ranks;
 
@@ -58,6 +59,7 @@ pub(crate) struct Outcome<I: Offloadable> {
     pub(crate) taken: Vec<Taken>,
     pub(crate) peaks: Peaks,
     pub(crate) saves: Saves,
+    pub(crate) window: Option<WeightWindow<Offload<I>>>,
 }
 
 pub(crate) struct Failed {
@@ -141,6 +143,7 @@ pub(crate) fn launch<I: Offloadable>(
         evaluation: metrics.evaluation,
         taken: metrics.taken,
         saves,
+        window: trainer.optimizer.window,
     })
 }
 

@@ -1,8 +1,8 @@
 //! The step of Burn's training loop. The trainer's own loop calls [`Exchange::sum`].
 
+use backend_offload::Managed;
 use burn::backend::Autodiff;
 use burn::optim::GradientsParams;
-use burn::tensor::backend::Backend;
 use burn_train::{TrainOutput, TrainStep};
 use runs::config::RanksSection;
 
@@ -13,14 +13,15 @@ use crate::optimizer::{Owners, Passes};
 use crate::progress::Report;
 use crate::ranks::Ranks;
 
-impl<I: Backend> TrainStep for Learner<Autodiff<I>> {
+impl<I: Managed> TrainStep for Learner<Autodiff<I>> {
     type Input = StepData;
     type Output = Report;
 
     fn step(&self, data: StepData) -> TrainOutput<Report> {
         let (mut ranks, owners) = (Ranks::alone(), Owners::default());
         let mut exchange = Exchange::choose(&RanksSection::default(), false, &ranks);
-        let pass = Pass { learner: self, data: &data, host: None, owners: &owners, passes: Passes::none() };
+        let (passes, window) = (Passes::none(), None);
+        let pass = Pass { learner: self, data: &data, host: None, owners: &owners, passes, window };
         let (grads, item) = exchange.sum(pass, &mut ranks).unwrap_or_else(|error| {
             let failure = Some(format!("{error:#}"));
             (GradientsParams::new(), Report { step: data.step, failure, ..Report::default() })

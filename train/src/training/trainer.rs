@@ -135,9 +135,9 @@ impl<I: Offloadable> Trainer<I> {
     /// Repeats the step after a survivable loss of ranks.
     fn gradients(&mut self, data: &StepData) -> anyhow::Result<(GradientsParams, Report)> {
         loop {
-            let Optimizer { host, owners, passes, .. } = &mut self.optimizer;
-            let (host, passes) = (host.as_mut(), passes.clone());
-            let pass = Pass { learner: &self.model, data, host, owners, passes };
+            let Optimizer { host, owners, passes, window, .. } = &mut self.optimizer;
+            let (host, passes, window) = (host.as_mut(), passes.clone(), window.clone());
+            let pass = Pass { learner: &self.model, data, host, owners, passes, window };
             let error = match self.exchange.sum(pass, &mut self.ranks) {
                 Ok(sum) => return Ok(sum),
                 Err(error) => anyhow!("step {} could not run: {error:#}", data.step),
@@ -206,10 +206,11 @@ impl<I: Offloadable> Trainer<I> {
             }
             better = self.evaluate(events)?;
         }
-        if due.sample {
+        let all_sample = self.optimizer.window.is_some();
+        if due.sample && !all_sample {
             self.ranks.expect_work_of_lead();
         }
-        if due.sample && self.ranks.leads() {
+        if due.sample && (all_sample || self.ranks.leads()) {
             self.sample()?;
         }
 
@@ -224,7 +225,11 @@ impl<I: Offloadable> Trainer<I> {
         if is_done && self.optimizer.owners.are_sharded() {
             let (step, bytes) = (self.session.progress.step, self.optimizer.bytes());
             let on_host = self.optimizer.host_bytes();
-            self.tell("moments", &json!({ "step": step, "bytes": bytes, "host_bytes": on_host }));
+            let mut record = json!({ "step": step, "bytes": bytes, "host_bytes": on_host });
+            if let Some(window) = &self.optimizer.window {
+                record["gathered_bytes"] = json!(window.counts().peak);
+            }
+            self.tell("moments", &record);
         }
         Ok(())
     }

@@ -76,7 +76,7 @@ impl Training {
         let owners = Owners::default();
         let mut ranks = Ranks::alone();
         let mut exchange = Exchange::choose(&RanksSection::default(), false, &ranks);
-        let pass = Pass { learner: &self.learner, data: &data, host, owners: &owners, passes };
+        let pass = Pass { learner: &self.learner, data: &data, host, owners: &owners, passes, window: None };
         let (grads, report) = exchange.sum(pass, &mut ranks).expect("no failure");
 
         if is_withheld {

@@ -57,6 +57,8 @@ mod periodic;
 mod ranks;
 #[cfg(unix)]
 mod resume;
+#[cfg(target_os = "linux")]
+mod sharded_weights;
 #[cfg(unix)]
 mod signals;
 #[cfg(unix)]

@@ -20,6 +20,7 @@ mod read;
 mod reference;
 mod schema;
 mod sections;
+mod shard;
 mod syntax;
 #[cfg(test)]
 mod tests;
@@ -35,6 +36,7 @@ pub use lora::LoraBase;
 pub use presets::presets;
 pub use ranks::{ExchangeKind, RanksSection};
 pub use sections::*;
+pub use shard::ShardKind;
 pub use together::Together;
 pub use warm_up::WarmUp;
 

@@ -8,7 +8,7 @@ use schemars::transform::RecursiveTransform;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-use super::{Amount, Config, Together, WarmUp};
+use super::{Amount, Config, ShardKind, Together, WarmUp};
 
 impl Config {
     /// JSON schema, draft 7.
@@ -66,6 +66,16 @@ impl JsonSchema for WarmUp {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({ "type": "number", "minimum": 0 })
+    }
+}
+
+impl JsonSchema for ShardKind {
+    fn schema_name() -> Cow<'static, str> {
+        "ShardKind".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "anyOf": [{ "type": "boolean" }, { "const": "states" }, { "const": "weights" }] })
     }
 }
 

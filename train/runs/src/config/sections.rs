@@ -11,6 +11,7 @@ use tokenizer::ChatFormat;
 use super::amounts::{Amount, DiskPart, Meaning};
 use super::groups::GroupSection;
 use super::lora::LoraBase;
+use super::shard::ShardKind;
 use super::together::Together;
 use super::warm_up::WarmUp;
 
@@ -288,8 +289,8 @@ pub struct MemorySection {
     pub disk_endurance: Option<Amount<u64>>,
     /// Where `adamw` and `sgd` keep state and step. Results differ in their last digits.
     pub optimizer: PlacementKind,
-    /// Whether each rank steps a share of the parameters and sends the weights.
-    pub shard: bool,
+    /// What ranks divide: nothing, the optimizer (`"states"`, also `true`), or also the blocks' matrices (`"weights"`).
+    pub shard: ShardKind,
     /// First blocks stepped on the device (`host`).
     pub device_blocks: usize,
     /// Form of state on the host (`host`).
@@ -453,7 +454,7 @@ impl Default for MemorySection {
             max_disk_writes: None,
             disk_endurance: None,
             optimizer: PlacementKind::Device,
-            shard: false,
+            shard: ShardKind::None,
             device_blocks: 0,
             optimizer_state: StateKind::F32,
             stream: StreamKind::Computed,

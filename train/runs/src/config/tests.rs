@@ -262,13 +262,23 @@ fn the_removed_exchange_is_refused_with_its_replacement() {
 fn sharding_works_with_every_placement_and_stream_format() {
     for optimizer in ["device", "host", "auto"] {
         let place = format!("memory.optimizer={optimizer}");
-        assert!(preset("toy", &["memory.shard=true", &place]).memory.shard);
+        assert_eq!(preset("toy", &["memory.shard=true", &place]).memory.shard, ShardKind::States);
     }
     for stream in ["int8", "fp8"] {
         let stream = format!("memory.stream={stream}");
         let set = ["memory.shard=true", "memory.optimizer=host", "train.optimizer=adamw", &stream];
-        assert!(preset("toy", &set).memory.shard);
+        assert!(preset("toy", &set).memory.shard.has_owners());
     }
+}
+
+#[test]
+fn sharding_reads_its_old_and_new_names() {
+    let read =
+        |shard: &str| preset("toy", &[&format!("memory.shard={shard}"), "train.recompute=1"]).memory.shard;
+    let found = ["false", "true", "states", "weights"].map(read);
+    assert_eq!(found, [ShardKind::None, ShardKind::States, ShardKind::States, ShardKind::Weights]);
+    let config = preset("toy", &["memory.shard=weights", "train.recompute=1"]);
+    assert_eq!(Config::from_text(&config.to_json(), "its own text", &[]).expect("it is valid"), config);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! One process with every micro-batch of a step.
 
+use backend_offload::Managed;
 use burn::backend::Autodiff;
-use burn::tensor::{Tensor, backend::Backend};
+use burn::tensor::Tensor;
 
 use super::super::Learner;
 use super::super::gradients::Sum;
@@ -10,7 +11,7 @@ pub(crate) struct Alone;
 
 impl Alone {
     /// Waits once for the device.
-    pub(super) fn numbers<I: Backend>(
+    pub(super) fn numbers<I: Managed>(
         learner: &Learner<Autodiff<I>>,
         losses: Vec<Tensor<I, 1>>,
         sum: &mut Sum<'_, I>,

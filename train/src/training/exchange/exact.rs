@@ -5,8 +5,9 @@
 //! rank 0's norm (`all_ranks_take_the_norm_of_rank_0_though_their_own_differs`).
 
 use anyhow::ensure;
+use backend_offload::Managed;
 use burn::backend::Autodiff;
-use burn::tensor::{Tensor, backend::Backend};
+use burn::tensor::Tensor;
 use exchange::Engine;
 
 use super::super::Learner;
@@ -40,7 +41,7 @@ impl Exact {
         self.shard
     }
 
-    pub(super) fn numbers<I: Backend>(
+    pub(super) fn numbers<I: Managed>(
         &self,
         learner: &Learner<Autodiff<I>>,
         losses: Vec<Tensor<I, 1>>,
@@ -64,7 +65,7 @@ pub(super) fn reduce(wire: Wire, engine: &mut dyn Engine, bucket: Vec<Job>) -> S
     }
 }
 
-pub(super) fn numbers<I: Backend>(
+pub(super) fn numbers<I: Managed>(
     learner: &Learner<Autodiff<I>>,
     losses: Vec<Tensor<I, 1>>,
     sum: &mut Sum<'_, I>,
@@ -76,6 +77,8 @@ pub(super) fn numbers<I: Backend>(
     sum.submit_all(&learner.gpt);
     sum.gather();
     if let Some(reduce) = sum.reduce.take() {
+        let failure = reduce.window.and_then(|window| window.end());
+        sum.failure = sum.failure.take().or(failure);
         ranks.end_sums(reduce.sums)?;
     }
 

@@ -7,12 +7,10 @@ use std::collections::{HashSet, VecDeque};
 use std::path::Path;
 
 use anyhow::{Context, anyhow, ensure};
+use backend_offload::Managed;
 use burn::backend::Autodiff;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{
-    Tensor, TensorData,
-    backend::{AutodiffBackend, Backend},
-};
+use burn::tensor::{Tensor, TensorData, backend::AutodiffBackend};
 use exchange::{Engine, Outer, OuterStep, Share};
 use models::Gpt;
 use runs::config::RanksSection;
@@ -57,7 +55,7 @@ impl Periodic {
 
     /// The loss of all `count` micro-batches, each at its rank's weights, and this rank's norm. NaN or infinity on one
     /// rank makes every norm NaN.
-    pub(super) fn numbers<I: Backend>(
+    pub(super) fn numbers<I: Managed>(
         learner: &Learner<Autodiff<I>>,
         losses: Vec<Tensor<I, 1>>,
         (part, count): (f32, usize),

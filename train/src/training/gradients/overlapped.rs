@@ -8,6 +8,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use backend_offload::Managed;
 use burn::backend::Autodiff;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::backend::{Backend, BackendTypes};
@@ -16,13 +17,15 @@ use exchange::{Pairwise, neighbours};
 use models::{Gpt, ParameterInfo, Part};
 
 use super::sum::Sum;
+use crate::optimizer::WeightWindow;
 use crate::ranks::{BUCKET_BYTES, BackgroundSums, Job};
 
-pub(crate) struct OverlappedReduce<I: Backend> {
+pub(crate) struct OverlappedReduce<I: Managed> {
     pub(crate) sums: BackgroundSums,
     pub(crate) order: ReduceOrder,
     next: usize,
     under_way: VecDeque<UnderWay<I>>,
+    pub(crate) window: Option<WeightWindow<I>>,
 }
 
 /// Order of submission, buckets, and most elements under way.
@@ -31,11 +34,13 @@ pub(crate) struct ReduceOrder {
     pub(crate) ids: Vec<ParamId>,
     places: HashMap<ParamId, usize>,
     window: usize,
+    /// Each parameter's segment; the head's is above all.
+    segments: Vec<usize>,
     /// Whether a parameter is the last of its bucket.
     ends: Vec<bool>,
 }
 
-struct UnderWay<I: Backend> {
+struct UnderWay<I: Managed> {
     id: ParamId,
     shape: Shape,
     device: I::Device,
@@ -55,24 +60,30 @@ impl ReduceOrder {
         let places = in_turn.iter().map(|(id, _)| *id).zip(0..).collect();
         let elements = |parameter: &ParameterInfo| parameter.elements() as usize;
         let mut window = in_turn.iter().map(|(_, parameter)| elements(parameter)).max().unwrap_or_default();
+        let mut segments = vec![0; in_turn.len()];
         if let Some(every) = every {
             let segment = |parameter: &ParameterInfo| Some(parameter.block()? / every.max(1));
             let is_head = |parameter: &ParameterInfo| matches!(parameter.part, Part::FinalNorm | Part::Head);
-            let mut segments = HashMap::<usize, usize>::new();
+            let mut sizes = HashMap::<usize, usize>::new();
             for (_, parameter) in &in_turn {
                 if let Some(segment) = segment(parameter) {
-                    *segments.entry(segment).or_default() += elements(parameter);
+                    *sizes.entry(segment).or_default() += elements(parameter);
                 }
             }
-            window = segments.into_values().max().unwrap_or_default().max(window);
+            window = sizes.into_values().max().unwrap_or_default().max(window);
             in_turn.sort_by_key(|(_, parameter)| {
                 (!is_head(parameter), std::cmp::Reverse(segment(parameter).unwrap_or(0)))
             });
+            let in_order = in_turn.iter().map(|(_, parameter)| match segment(parameter) {
+                _ if is_head(parameter) => usize::MAX,
+                segment => segment.unwrap_or(0),
+            });
+            segments = in_order.collect();
         }
         let lens: Vec<usize> = in_turn.iter().map(|(_, parameter)| elements(parameter)).collect();
         // Two buckets at least are under way.
         let ends = bucket_ends(&lens, (BUCKET_BYTES / size_of::<f32>() * world).min(window / 2));
-        Self { ids: in_turn.into_iter().map(|(id, _)| id).collect(), places, window, ends }
+        Self { ids: in_turn.into_iter().map(|(id, _)| id).collect(), places, window, segments, ends }
     }
 }
 
@@ -85,9 +96,18 @@ fn bucket_ends(lens: &[usize], most: usize) -> Vec<bool> {
     ends
 }
 
-impl<I: Backend> OverlappedReduce<I> {
+impl<I: Managed> OverlappedReduce<I> {
     pub(crate) fn begin(sums: BackgroundSums, order: ReduceOrder) -> Self {
-        Self { sums, order, next: 0, under_way: VecDeque::new() }
+        Self { sums, order, next: 0, under_way: VecDeque::new(), window: None }
+    }
+
+    pub(crate) fn gather_for(&mut self, window: WeightWindow<I>) {
+        window.begin(self.sums.gathers());
+        self.window = Some(window);
+    }
+
+    fn is_out_down_to(&self, segment: usize) -> bool {
+        self.order.segments.get(self.next).is_none_or(|next| *next <= segment)
     }
 
     fn is_next(&self, id: ParamId) -> bool {
@@ -105,7 +125,7 @@ impl<I: Backend> OverlappedReduce<I> {
     }
 }
 
-impl<I: Backend> Sum<'_, I> {
+impl<I: Managed> Sum<'_, I> {
     /// Submits a parameter with complete gradients if it is next.
     pub(crate) fn submit<const D: usize>(&mut self, id: ParamId, shape: Shape, device: I::Device) {
         if self.reduce.as_ref().is_none_or(|reduce| !reduce.is_next(id)) {
@@ -139,6 +159,14 @@ impl<I: Backend> Sum<'_, I> {
         Pairwise::of_sums(self.share, len, zeros).expect("as many as are held")
     }
 
+    /// Submits what a rank without a micro-batch owes before the pass reaches `segment`.
+    pub(crate) fn submit_down_to(&mut self, segment: usize, gpt: &Gpt<Autodiff<I>>) {
+        self.settle();
+        while self.reduce.as_ref().is_some_and(|reduce| !reduce.is_out_down_to(segment)) {
+            gpt.visit(&mut SubmitAll { sum: self });
+        }
+    }
+
     pub(crate) fn submit_all(&mut self, gpt: &Gpt<Autodiff<I>>) {
         while self.reduce.as_ref().is_some_and(|reduce| !reduce.are_out()) {
             gpt.visit(&mut SubmitAll { sum: self });
@@ -158,7 +186,7 @@ impl<I: Backend> Sum<'_, I> {
     }
 }
 
-fn land<I: Backend, const D: usize>(
+fn land<I: Managed, const D: usize>(
     sum: &mut Sum<'_, I>,
     id: ParamId,
     numbers: Vec<f32>,
@@ -174,11 +202,11 @@ fn land<I: Backend, const D: usize>(
     sum.complete_with::<D>(id, numbers, shape, device);
 }
 
-struct SubmitAll<'d, 's, I: Backend> {
+struct SubmitAll<'d, 's, I: Managed> {
     sum: &'d mut Sum<'s, I>,
 }
 
-impl<I: Backend> ModuleVisitor<Autodiff<I>> for SubmitAll<'_, '_, I> {
+impl<I: Managed> ModuleVisitor<Autodiff<I>> for SubmitAll<'_, '_, I> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
         self.sum.submit::<D>(param.id, param.lazy_shape(), param.lazy_device());
     }

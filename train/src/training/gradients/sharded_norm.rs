@@ -2,16 +2,17 @@
 
 use std::collections::HashMap;
 
+use backend_offload::Managed;
 use burn::backend::Autodiff;
 use burn::module::ParamId;
-use burn::tensor::{Tensor, TensorData, backend::Backend};
+use burn::tensor::{Tensor, TensorData};
 use models::Gpt;
 
 use super::read;
 use super::sum::Sum;
 use crate::ranks::Ranks;
 
-impl<I: Backend> Sum<'_, I> {
+impl<I: Managed> Sum<'_, I> {
     pub(crate) fn sharded_norm(&mut self, gpt: &Gpt<Autodiff<I>>, ranks: &mut Ranks) -> anyhow::Result<f32> {
         let ids: Vec<_> = gpt.learning().into_iter().map(|(id, _)| id).collect();
         let mut squares = self.own_squares(gpt)?;

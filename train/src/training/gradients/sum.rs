@@ -3,19 +3,20 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use backend_offload::Managed;
 use burn::backend::Autodiff;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, FloatDType, Shape, Tensor, TensorData, backend::Backend};
+use burn::tensor::{DType, FloatDType, Shape, Tensor, TensorData};
 use exchange::Share;
 use host_optim::HostOptimError;
 use models::Gpt;
 
 use super::overlapped::OverlappedReduce;
-use crate::optimizer::{HostPart, Owners, Passes, SquaredNorms, narrowed, numbers};
+use crate::optimizer::{HostPart, Owners, Passes, SquaredNorms, WeightWindow, narrowed, numbers};
 
 /// Each micro-batch brings every parameter once.
-pub(crate) struct Sum<'a, I: Backend> {
+pub(crate) struct Sum<'a, I: Managed> {
     pub(crate) share: Share,
     parts: PartialSums,
     /// Complete gradients of parameters stepped on the device, and their norms.
@@ -49,7 +50,7 @@ struct PartialSums(Vec<GradientsParams>);
 
 impl PartialSums {
     /// Adds and removes the sums at `places`, the last first.
-    fn fold<I: Backend, const D: usize>(
+    fn fold<I: Managed, const D: usize>(
         &mut self,
         id: ParamId,
         places: Range<usize>,
@@ -59,7 +60,7 @@ impl PartialSums {
         left.fold(arrived, |sum, left| left.expect("each micro-batch has every gradient") + sum)
     }
 
-    fn put<I: Backend, const D: usize>(&mut self, id: ParamId, place: usize, sum: Tensor<I, D>) {
+    fn put<I: Managed, const D: usize>(&mut self, id: ParamId, place: usize, sum: Tensor<I, D>) {
         while self.0.len() <= place {
             self.0.push(GradientsParams::new());
         }
@@ -67,7 +68,7 @@ impl PartialSums {
     }
 }
 
-impl<'a, I: Backend> Sum<'a, I> {
+impl<'a, I: Managed> Sum<'a, I> {
     pub(crate) fn new(
         share: Share,
         host: Option<&'a mut HostPart>,
@@ -87,6 +88,14 @@ impl<'a, I: Backend> Sum<'a, I> {
             group: Group::default(),
             failure: None,
         }
+    }
+
+    pub(crate) fn window(&self) -> Option<WeightWindow<I>> {
+        self.reduce.as_ref()?.window.clone()
+    }
+
+    pub(crate) fn has_no_micro_batch(&self) -> bool {
+        self.share.range().is_empty()
     }
 
     /// One micro-batch for each entry of `named`.
@@ -221,7 +230,7 @@ impl<'a, I: Backend> Sum<'a, I> {
     }
 }
 
-impl<I: Backend> Sum<'_, I> {
+impl<I: Managed> Sum<'_, I> {
     pub(crate) fn norm(&mut self, on_device: Option<f32>) -> anyhow::Result<f32> {
         match &mut self.host {
             None => Ok(on_device.unwrap_or_default()),
@@ -252,17 +261,17 @@ impl Held {
     }
 }
 
-fn bytes_of<I: Backend, const D: usize>(gradient: &Tensor<I, D>) -> u64 {
+fn bytes_of<I: Managed, const D: usize>(gradient: &Tensor<I, D>) -> u64 {
     (size_of::<f32>() * gradient.shape().num_elements()) as u64
 }
 
-struct Arrival<'a, 's, I: Backend> {
+struct Arrival<'a, 's, I: Managed> {
     place: usize,
     arrived: &'a mut GradientsParams,
     sum: &'a mut Sum<'s, I>,
 }
 
-impl<I: Backend> ModuleVisitor<Autodiff<I>> for Arrival<'_, '_, I> {
+impl<I: Managed> ModuleVisitor<Autodiff<I>> for Arrival<'_, '_, I> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
         let Some(arrived) = self.arrived.remove::<I, D>(param.id) else { return };
         if self.sum.host_of(param.id).is_none() {

@@ -6,7 +6,7 @@ use burn_train::{TrainOutput, TrainStep};
 use exchange::threads::{Fault, Threads};
 use exchange::{Engine, Share};
 use models::{Gpt, LoraConfig};
-use runs::config::{Config, ExchangeKind, RanksSection};
+use runs::config::{Config, ExchangeKind, RanksSection, ShardKind};
 
 use super::*;
 use crate::data::StepData;
@@ -56,7 +56,7 @@ fn gradients(
     exchange: &mut Exchange,
     ranks: &mut Ranks,
 ) -> anyhow::Result<(GradientsParams, Report)> {
-    exchange.sum(Pass { learner, data, host: None, owners, passes: Passes::none() }, ranks)
+    exchange.sum(Pass { learner, data, host: None, owners, passes: Passes::none(), window: None }, ranks)
 }
 
 #[test]
@@ -154,7 +154,8 @@ fn many_small_parameters_take_few_rounds() {
         let settings = RanksSection { exchange, warm_up: 0, ..RanksSection::default() };
         let calls = on_each(2, |ranks| {
             let (learner, mut by) = (learner("1"), Exchange::choose(&settings, divided, ranks));
-            let owners = if divided { Owners::sharded(&learner.gpt, ranks) } else { Owners::default() };
+            let owners =
+                if divided { Owners::new(ShardKind::States, &learner.gpt, ranks) } else { Owners::default() };
             let before = ranks.spent().expect("two ranks").costs.calls;
             gradients(&learner, &data(4), &owners, &mut by, ranks).expect("no failure");
             ranks.spent().expect("two ranks").costs.calls - before
@@ -209,7 +210,11 @@ fn nan_or_infinity_on_one_rank_skips_the_step_on_all_and_leaves_no_trace() {
             on_each(2, |ranks| {
                 let mut exchange = Exchange::choose(&settings, divided, ranks);
                 let learner = learner("1");
-                let owners = if divided { Owners::sharded(&learner.gpt, ranks) } else { Owners::default() };
+                let owners = if divided {
+                    Owners::new(ShardKind::States, &learner.gpt, ranks)
+                } else {
+                    Owners::default()
+                };
                 [1, 2, 3].map(|step| {
                     let mut data = StepData { step, ..data(4) };
                     if first_is_bad && step == 1 {

@@ -7,7 +7,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use backend_offload::{Offload, Offloadable, Stats, stats, trim};
-use burn::tensor::backend::Backend;
 use burn_train::Interrupter;
 use models::Footprint;
 use runs::config::{Amount, Config, PlacementKind};
@@ -23,7 +22,7 @@ use super::{Args, resume_command};
 use crate::data::{self, Data, TrainingWindows, ValidationWindows};
 use crate::exit::Ending;
 use crate::journal::Journal;
-use crate::optimizer::Optimizer;
+use crate::optimizer::{GatherSession, Optimizer};
 use crate::parameters::learning;
 use crate::plan::{self, Plan};
 use crate::ranks::Ranks;
@@ -99,7 +98,7 @@ impl Part<'_> {
         let (args, directory, planned, stop) = (self.args, &self.directory, &self.planned, &self.stop);
         let (run, mut config) = (directory.path.clone(), directory.config.clone());
         let footprint = Footprint::of(&config.model)?;
-        let mut exchange = Exchange::choose(&config.ranks, config.memory.shard, ranks);
+        let mut exchange = Exchange::choose(&config.ranks, config.memory.shard.has_owners(), ranks);
         exchange.check_shares(config.train.accumulate, ranks)?;
         let checkpoint = directory.from.as_ref();
         // Steps of epochs follow from the data.
@@ -163,10 +162,21 @@ impl Part<'_> {
             stop: Arc::clone(stop),
         };
         let together = planned.as_ref().map_or(plan.together, |(planned, _)| planned.together);
+        let together = match &optimizer.window {
+            Some(_) => number_of_rank_0(together, ranks)?,
+            None => together,
+        };
         let learner = Learner::new(gpt, &session.config).together(together);
         let mut lock = None;
+        let window = optimizer.window.as_ref();
+        if window.is_some() {
+            let gathering = GatherSession::begin(window, ranks)?;
+            gathering.end(training::trial::<I>(&learner, &session), ranks)?;
+        }
         ranks.led(|| {
-            training::trial::<I>(&learner, &session)?;
+            if window.is_none() {
+                training::trial::<I>(&learner, &session)?;
+            }
             // The run can now be resumed.
             lock = start.take().map(|start| start.commit(&session.config)).transpose()?;
             Ok(Vec::new())
@@ -186,9 +196,12 @@ impl Part<'_> {
         device: &I::Device,
         place: &Place,
     ) -> anyhow::Result<()> {
-        let mut summary = Summary::new(outcome, place, &stats::<I>(device).since(&self.surveyed))?;
+        let stats = stats::<I>(device);
+        let gathering = GatherSession::begin(outcome.window.as_ref(), &mut outcome.ranks)?;
+        let summary = Summary::new(outcome, place, &stats.since(&self.surveyed));
+        let mut summary = gathering.end(summary, &mut outcome.ranks)?;
         let (step, wear) = (outcome.session.progress.step, outcome.session.wear);
-        let written = wear.written(stats::<I>(device).bytes_to_disk);
+        let written = wear.written(stats.bytes_to_disk);
         if written > 0
             && let Err(error) = outcome.journal.write("disk", &json!({ "step": step, "drive_wear": written }))
         {
@@ -197,12 +210,15 @@ impl Part<'_> {
 
         outcome.ranks.must_have_same_weights(&summary.weights_sha256)?;
         let (Some((plan, _)), args, run) = (&self.planned, self.args, &self.directory.path) else {
+            if outcome.window.is_some() && outcome.ending == Ending::Done {
+                quiz::<I>(outcome)?;
+            }
             return Ok(());
         };
         summary.link_bytes_per_second = plan.machine.link_bytes_per_second;
         summary.write(run)?;
         if outcome.ending == Ending::Done {
-            match quiz(&outcome.learner, &outcome.session, &mut outcome.journal) {
+            match quiz::<I>(outcome) {
                 Ok(score) => summary.quiz = score,
                 Err(error) => eprintln!("the quiz could not be run: {error:#}"),
             }
@@ -223,6 +239,13 @@ impl Part<'_> {
         }
         Ok(())
     }
+}
+
+/// Ranks that gather weights need equal groups.
+fn number_of_rank_0(own: usize, ranks: &mut Ranks) -> anyhow::Result<usize> {
+    let bytes = ranks.led(|| Ok((own as u64).to_le_bytes().to_vec()))?;
+    let bytes = bytes.try_into().map_err(|_| anyhow::anyhow!("rank 0 sent no number"))?;
+    Ok(u64::from_le_bytes(bytes) as usize)
 }
 
 fn print_done(run: &Path, steps: u64, summary: Option<&String>) {
@@ -376,14 +399,11 @@ fn same_data(progress: &mut Progress, training: &TrainingWindows) -> anyhow::Res
     Ok(())
 }
 
-fn quiz<B: Backend>(
-    learner: &Learner<B>,
-    session: &Session,
-    journal: &mut Journal,
-) -> anyhow::Result<Option<training::QuizScore>> {
+fn quiz<I: Offloadable>(outcome: &mut Outcome<I>) -> anyhow::Result<Option<training::QuizScore>> {
+    let Outcome { learner, session, journal, ranks, window, .. } = outcome;
     let Session { config, data, .. } = session;
     if config.quiz() == 0 {
-        if config.eval.quiz > 0 {
+        if config.eval.quiz > 0 && ranks.leads() {
             eprintln!(
                 "`eval.quiz` asks about the embedded corpus, which this run did not learn from: nothing was asked"
             );
@@ -391,7 +411,9 @@ fn quiz<B: Backend>(
         return Ok(None);
     }
 
-    let score = training::quiz(&learner.gpt, data, config.quiz(), config.eval.max_new_tokens)?;
+    let gathering = GatherSession::begin(window.as_ref(), ranks)?;
+    let score = training::quiz(&learner.gpt, data, config.quiz(), config.eval.max_new_tokens);
+    let score = gathering.end(score, ranks)?;
     let mut record = json!(score);
     record["step"] = json!(session.progress.step);
     journal.write("quiz", &record)?;

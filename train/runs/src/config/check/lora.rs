@@ -30,7 +30,7 @@ impl Refusals {
             let text = "`memory.optimizer` = \"host\" is for weights that learn, and `train.lora` freezes them; set it to \"device\"";
             self.add(&["train.lora", "memory.optimizer"], text.to_owned());
         }
-        if memory.shard {
+        if memory.shard.has_owners() {
             let text = "`memory.shard` divides the optimizer of all weights, and `train.lora` freezes them; set it to false";
             self.add(&["train.lora", "memory.shard"], text.to_owned());
         }

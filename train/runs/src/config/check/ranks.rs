@@ -1,10 +1,20 @@
 //! Settings incompatible with an exchange between ranks.
 
 use super::Refusals;
-use crate::config::{Config, ExchangeKind, PlacementKind};
+use crate::config::{Config, ExchangeKind, PlacementKind, ShardKind};
 
 impl Refusals {
     pub(super) fn ranks(&mut self, config: &Config) {
+        if config.memory.shard == ShardKind::Weights && config.train.recompute.is_none() {
+            let text = "`memory.shard` = \"weights\" gathers the weights of blocks that run twice, and `train.recompute` = null \
+                        runs none; set that to 1";
+            self.add(&["memory.shard", "train.recompute"], text.to_owned());
+        }
+        if config.memory.shard == ShardKind::Weights && !config.train.freeze.is_empty() {
+            let text = "`memory.shard` = \"weights\" gathers the weights that learn, and `train.freeze` stops some of them; set the \
+                        former to \"states\"";
+            self.add(&["memory.shard", "train.freeze"], text.to_owned());
+        }
         match config.ranks.exchange {
             ExchangeKind::Exact | ExchangeKind::Bf16 => {}
             ExchangeKind::OneBit => self.one_bit(config),
@@ -27,7 +37,7 @@ impl Refusals {
             "at least 0 and below 1",
         );
 
-        if memory.shard {
+        if memory.shard.has_owners() {
             let text = "`memory.shard` divides the moments of one optimizer, and with `ranks.exchange` = \"rarely\" every process has \
                         its own; set `memory.shard` to false, or `ranks.exchange` to \"exact\"";
             self.add(&["ranks.exchange", "memory.shard"], text.to_owned());
@@ -41,7 +51,7 @@ impl Refusals {
     }
 
     fn one_bit(&mut self, Config { ranks, train, memory, .. }: &Config) {
-        if memory.shard {
+        if memory.shard.has_owners() {
             let text = "`memory.shard` sends whole weights in every step, so `ranks.exchange` = \"one_bit\" saves next to nothing; \
                         set `memory.shard` to false, or `ranks.exchange` to \"exact\"";
             self.add(&["ranks.exchange", "memory.shard"], text.to_owned());

@@ -159,6 +159,18 @@ fn sharded_ranks_restart_from_their_checkpoint_with_the_bits_of_one_process() {
 }
 
 #[test]
+fn ranks_that_gather_weights_restart_from_their_checkpoint_with_the_bits_of_one_process() {
+    let runs = Runs::new();
+    let settings = ["memory.shard=weights", "train.recompute=1", "model.n_layer=3"];
+    let whole = runs.done(1, "whole", &settings);
+    for at in suite::first(2, &[35, 60, 90, 120]) {
+        let out = format!("at-{at}");
+        let step = runs.survived(&out, &settings, *at).expect("more calls follow");
+        assert_eq!(runs.bits(&out), whole, "call {at}, step {step}");
+    }
+}
+
+#[test]
 fn ranks_with_own_state_restart_as_if_started_to_resume() {
     let runs = Runs::new();
     for exchange in ["one_bit", "rarely"] {

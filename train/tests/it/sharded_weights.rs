@@ -1,0 +1,98 @@
+//! Processes that hold a share of the weights, from a user's point of view.
+
+use serde_json::Value;
+
+use crate::program::{assert_success, json, stderr};
+use crate::ranks::{SHARED, has_mpi};
+use crate::tiny::{TIGHT, Tiny, bits};
+
+const WEIGHTS: [&str; 3] = ["memory.shard=weights", "train.recompute=1", "model.n_layer=4"];
+
+fn number(record: &Value, key: &str) -> u64 {
+    record[key].as_u64().unwrap_or_else(|| panic!("{key} of {record}"))
+}
+
+#[test]
+fn ranks_that_gather_weights_evaluate_sample_save_and_resume_as_one() {
+    if !has_mpi() {
+        return;
+    }
+
+    let tiny = Tiny::new();
+    let cases: [&[&str]; 3] = [
+        &["memory.optimizer=host", "memory.optimizer_state=bf16", "model.compute=bf16", "train.together=2"],
+        &[TIGHT, "train.optimizer=muon"],
+        &["memory.optimizer=host", "memory.stream=int8", "train.optimizer=sgd", TIGHT],
+    ];
+    let looks = ["eval.every=2", "eval.sequences=3", "eval.sample_every=2", "eval.max_new_tokens=8"];
+    let keys = ["step", "loss", "bits_per_byte", "sequences", "prompt", "text"];
+    let numbers = |record: &Value| keys.map(|key| record[key].to_string()).join(" ");
+    let seen = |run: &str| {
+        let records = ["eval", "sample"].map(|kind| tiny.records(run, kind));
+        records.iter().flatten().map(numbers).collect::<Vec<_>>()
+    };
+
+    for (n, more) in cases[..suite::size().pick(1, 1, 3)].iter().enumerate() {
+        let settings = [&SHARED[..], &WEIGHTS, &looks, more].concat();
+        let (whole, run) = (format!("whole-{n}"), format!("run-{n}"));
+        let one = tiny.run(&whole, &[&settings[..], &["train.steps=6"]].concat());
+        tiny.run_on("4", &run, &[&settings[..], &["train.steps=2", "checkpoint.every=1"]].concat());
+        tiny.resume_on("3", &run, &["train.steps=3"]);
+        tiny.resume_on("2", &run, &["train.steps=4", "memory.shard=states"]);
+        tiny.resume_on("2", &run, &["train.steps=5", "memory.shard=weights"]);
+        let again = tiny.resume(&run, &["train.steps=6", "memory.shard=false"]);
+        assert_eq!(bits(&again), bits(&one), "{more:?}");
+        let expected = seen(&whole);
+        let found = seen(&run);
+        assert!(
+            expected.iter().all(|line| found.contains(line)),
+            "{more:?}: {found:?} lacks some of {expected:?}"
+        );
+    }
+}
+
+#[test]
+fn ranks_that_gather_weights_take_less_memory_and_send_what_the_plan_says() {
+    if !has_mpi() {
+        return;
+    }
+
+    let tiny = Tiny::new();
+    let settings = [&SHARED[..], &["train.recompute=1", "model.n_layer=8", "train.together=1"]].concat();
+    let trained = |shard: &str| {
+        let settings = [&settings[..], &[shard]].concat();
+        let output = tiny.attempt_on("2", shard, &settings);
+        assert_success(&output);
+        let planned = number(&tiny.planned_on_two(&settings), "bytes_sent_per_step");
+        (json(&output), planned)
+    };
+    let (states, _) = trained("memory.shard=states");
+    let (weights, planned) = trained("memory.shard=weights");
+    assert_eq!(bits(&weights), bits(&states));
+
+    // Half of eight blocks are elsewhere; two are gathered.
+    let block = 4 * (4 * 128 * 128 + 2 * 128 * 512);
+    let [states, weights_peak] = [&states, &weights].map(|summary| number(summary, "peak_device_bytes"));
+    assert!(weights_peak + 2 * block < states, "{weights_peak} {states}");
+    for rank in ["", "/ranks/1"] {
+        let moments = &tiny.records(&format!("memory.shard=weights{rank}"), "moments")[0];
+        assert_eq!(number(moments, "gathered_bytes"), 2 * block);
+    }
+
+    let steps = ["", "/ranks/1"].map(|rank| tiny.records(&format!("memory.shard=weights{rank}"), "step"));
+    for (one, other) in steps[0].iter().zip(&steps[1]) {
+        let sent: u64 = [one, other].map(|step| number(step, "ranks_sent")).iter().sum();
+        assert!((2 * planned..2 * planned + 2048).contains(&sent), "{sent} for twice {planned}");
+    }
+}
+
+#[test]
+fn weights_are_divided_only_where_blocks_are_recomputed() {
+    let output = Tiny::new().attempt("run", &["memory.shard=weights"]);
+    assert!(!output.status.success());
+    let said = stderr(&output);
+    assert!(
+        said.contains("`memory.shard` = \"weights\"") && said.contains("`train.recompute` = null"),
+        "{said}"
+    );
+}
