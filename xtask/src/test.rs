@@ -98,7 +98,7 @@ impl Test {
         let passed = Passed::open(workspace.target.join("tests-passed"), self.continues)?;
         // Filtered runs pass for themselves.
         let passed = (size == Size::Full && self.filters.is_empty()).then_some(passed);
-        let run = Run { size, variables, not_run, passed };
+        let run = Run { size, variables, lacking: not_run, passed };
         let mut total = Ran::default();
         let mut failed = Vec::new();
         for binary in &binaries {
@@ -130,7 +130,7 @@ impl Test {
             }
         }
 
-        let missing = Missing::read(&fs::read_to_string(&run.not_run).unwrap_or_default());
+        let missing = Missing::read(&fs::read_to_string(&run.lacking).unwrap_or_default());
         let closing = closing_line(&total, &missing);
         if !failed.is_empty() {
             bail!("{closing}\nfailed: {}", failed.join(", "));
@@ -147,7 +147,7 @@ struct Run {
     size: Size,
     variables: Vec<(&'static str, String)>,
     /// File of missing needs.
-    not_run: PathBuf,
+    lacking: PathBuf,
     passed: Option<Passed>,
 }
 
@@ -161,8 +161,8 @@ impl Run {
         let (mut earlier, mut recorder) = (Earlier::default(), None);
         if let Some(passed) = &self.passed {
             earlier = passed.earlier(name, &binary.executable)?;
-            append(&self.not_run, &earlier.not_run)?;
-            recorder = Some(passed.recorder(name, &binary.executable, &self.not_run)?);
+            append(&self.lacking, &earlier.not_run)?;
+            recorder = Some(passed.recorder(name, &binary.executable, &self.lacking)?);
         }
         let mut ran = Ran { passed: earlier.tests.len(), succeeded: true, ..Ran::default() };
         match ran.passed {

@@ -268,14 +268,10 @@ impl Demand {
         let segment_blocks = train.recompute.map_or(0, |every| every.min(config.model.n_layer) as u64);
         let window = learns.largest.max(segment_blocks * learns.per_block);
 
-        let [scores, logits] = footprint.chunk_bytes(batch, sequence, Chunks::default());
-        let [score_tensors, logit_tensors] = operations.chunk_tensors();
-        let in_pass = hidden
-            .saturating_mul(operations.mlp_tensors())
-            .max(scores.saturating_mul(score_tensors))
-            .max(logits.saturating_mul(logit_tensors));
-        let on_device = if placement.on_device > 0 { passes.micro_batches } else { together };
-        let summed_tensors = operations.sum_tensors(u64::from(on_device.ilog2()));
+        let mlp = hidden.saturating_mul(operations.mlp_tensors());
+        let in_pass = mlp.max(chunk_operands(footprint, operations, [batch, sequence]));
+        let summands = if placement.on_device > 0 { passes.micro_batches } else { together };
+        let summed_tensors = operations.sum_tensors(summands);
         let update_or_sum = updates.named.max(summed_tensors * learns.largest_sum(largest));
         // Initial weights are scaled in f32.
         let drawn = 2 * WIDE * footprint.largest_tensor;
@@ -385,6 +381,13 @@ impl Demand {
         let parts = self.parts.iter().zip(spilled);
         parts.filter(|(part, _)| part.what == STREAMED).map(|(_, spilled)| *spilled).sum()
     }
+}
+
+/// Operand bytes of the largest operation on a chunk of attention or loss.
+fn chunk_operands(footprint: &Footprint, operations: Operations, [batch, sequence]: [usize; 2]) -> u64 {
+    let [scores, logits] = footprint.chunk_bytes(batch, sequence, Chunks::default());
+    let [score_tensors, logit_tensors] = operations.chunk_tensors();
+    scores.saturating_mul(score_tensors).max(logits.saturating_mul(logit_tensors))
 }
 
 fn inputs_in_tiles(bytes: u64) -> u64 {

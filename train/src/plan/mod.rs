@@ -296,6 +296,7 @@ impl Plan {
 
         let all_on_host = demand.placement.host_bytes(config, ranks).saturating_add(kept);
         let (working_set, checkpoints) = (demand.working_set(), checkpoints::most(config));
+        let checkpoint_bytes = checkpoint_bytes(config);
 
         let (stays, spills) = (working_set.min(budget), working_set.saturating_sub(budget));
         let LowerTiers { states_on_disk, optimizer_host_bytes, optimizer_disk_bytes, sinks, disk } =
@@ -307,11 +308,10 @@ impl Plan {
                 [leaves, returns],
             );
 
-        let train = &config.train;
         let tokens_per_step = config.tokens_per_step();
         let flops_per_step =
-            flops_per_token(config, footprint, train.recompute.is_some()) * tokens_per_step as f64;
-        let own_share = train.accumulate.div_ceil(ranks) as f64 / train.accumulate as f64;
+            flops_per_token(config, footprint, config.train.recompute.is_some()) * tokens_per_step as f64;
+        let own_share = config.train.accumulate.div_ceil(ranks) as f64 / config.train.accumulate as f64;
         let compute_seconds = machine.flops_per_second.map(|speed| flops_per_step * own_share / speed);
         let times_compute = |bytes: u64| {
             let seconds = if bytes == 0 { 0.0 } else { bytes as f64 / machine.link_bytes_per_second? };
@@ -327,21 +327,19 @@ impl Plan {
         let host_tier_bytes = host_least.saturating_add(if sinks > 0 { 0 } else { copies });
         let host_bytes = host_tier_bytes + residuals + if machine.shares_host { stays } else { 0 };
 
-        let checkpoint_bytes = checkpoint_bytes(config);
-
         let mut plan = Self {
             machine: machine.clone(),
             parameters: footprint.parameters,
             learning: learning(config),
-            steps: train.steps,
-            micro_batch: train.micro_batch,
-            accumulate: train.accumulate,
-            together: train.together.count().unwrap_or(1),
+            steps: config.train.steps,
+            micro_batch: config.train.micro_batch,
+            accumulate: config.train.accumulate,
+            together: config.train.together.count().unwrap_or(1),
             sequence: config.sequence(),
             tokens_per_step,
-            tokens: tokens_per_step * train.steps,
+            tokens: tokens_per_step * config.train.steps,
             flops_per_step,
-            flops: flops_per_step * train.steps as f64,
+            flops: flops_per_step * config.train.steps as f64,
             held: held(&demand.parts, &spilled),
             working_set,
             stays,
@@ -378,12 +376,12 @@ impl Plan {
             data: None,
             replayed: None,
             looks_up: config.model.longest_match,
-            has_adapters: train.lora.is_some(),
+            has_adapters: config.train.lora.is_some(),
             refusals: Vec::new(),
             notes: Vec::new(),
         };
         plan.refusals = refusal::refusals(&plan, &demand, config, footprint);
-        plan.notes = refusal::notes(&plan, train);
+        plan.notes = refusal::notes(&plan, &config.train);
         plan
     }
 

@@ -84,8 +84,9 @@ impl Operations {
         [3, if self.caps_logits { 3 } else { 2 }]
     }
 
-    /// A sum of gradients with `folded` earlier ones, which a fused kernel adds at once.
-    pub(super) fn sum_tensors(self, folded: u64) -> u64 {
-        if self.fused { (2 + folded.max(1)).min(FUSED_OPERANDS) } else { 3 }
+    /// The last sum of `summands` gradients: a fused kernel adds all earlier sums at once.
+    pub(super) fn sum_tensors(self, summands: u64) -> u64 {
+        let earlier = u64::from(summands.ilog2()).max(1);
+        if self.fused { (2 + earlier).min(FUSED_OPERANDS) } else { 3 }
     }
 }

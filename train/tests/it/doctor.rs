@@ -53,7 +53,7 @@ fn printed(mut doctor: Command, folder: &Path) -> String {
     let is_fixed =
         |line: &&str| line.starts_with('`') || parts.iter().any(|part| line[9..].starts_with(part));
     let text = stdout(&output);
-    text.lines().filter(|line| !line.is_empty()).filter(is_fixed).map(|line| format!("{line}\n")).collect()
+    text.lines().filter(|line| !line.is_empty()).filter(is_fixed).collect::<Vec<_>>().join("\n")
 }
 
 #[test]

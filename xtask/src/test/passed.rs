@@ -89,13 +89,13 @@ impl Recorder {
             return Ok(());
         };
         let needs = fs::read_to_string(&self.not_run).unwrap_or_default();
-        let is_its = |line: &&str| line.split_once('\t').is_some_and(|(_, name)| name == test);
+        let is_its = |line: &&str| line.split_once('\t').is_some_and(|(_, name)| name.trim_end() == test);
         let record = Record {
             binary: self.binary.clone(),
             digest: self.digest,
             test: test.to_owned(),
             seconds: self.last.elapsed().as_secs_f64(),
-            not_run: needs.lines().filter(is_its).map(|line| format!("{line}\n")).collect(),
+            not_run: needs.split_inclusive('\n').filter(is_its).collect(),
         };
         self.last = Instant::now();
         super::append(&self.file, &(serde_json::to_string(&record)? + "\n"))

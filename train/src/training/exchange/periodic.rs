@@ -10,7 +10,10 @@ use anyhow::{Context, anyhow, ensure};
 use backend_offload::Managed;
 use burn::backend::Autodiff;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Tensor, TensorData, backend::AutodiffBackend};
+use burn::tensor::{
+    Tensor, TensorData,
+    backend::{AutodiffBackend, Backend},
+};
 use exchange::{Engine, Outer, OuterStep, Share};
 use models::Gpt;
 use runs::config::RanksSection;
