@@ -128,7 +128,7 @@ impl Exchange {
         // The second failure follows from the first.
         let numbers = sum.failure.take().map_or(numbers, |failure| Err(anyhow!(failure)));
         (report.loss, report.gnorm) = numbers?;
-        report.kept_inputs = sum.kept_inputs;
+        report.kept_inputs = sum.kept_inputs();
         report.gradients_held = (!ranks.is_alone()).then_some(sum.held.peak);
         Ok((sum.grads, report))
     }

@@ -155,7 +155,7 @@ impl<I: Managed> Learner<Autodiff<I>> {
         };
         let swept = recompute::sweep_together(self.gpt.clone(), group, kernels, every, before, add);
         let (_, sum) = held.into_inner();
-        sum.kept_inputs = sum.kept_inputs.max(swept.kept_bytes);
+        sum.keeps(swept.kept_bytes);
         swept.losses
     }
 

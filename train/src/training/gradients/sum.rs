@@ -27,8 +27,6 @@ pub(crate) struct Sum<'a, I: Managed> {
     pub(crate) reduce: Option<OverlappedReduce<I>>,
     /// Bytes of gradients outside the host part: waiting, under way or complete.
     pub(crate) held: Held,
-    /// Most bytes of segment inputs that a group kept.
-    pub(crate) kept_inputs: u64,
     group: Group,
     pub(crate) failure: Option<String>,
 }
@@ -40,6 +38,8 @@ struct Group {
     before: u64,
     /// Embedding rows that each micro-batch names.
     named: Vec<Option<Arc<[u32]>>>,
+    /// Most bytes of segment inputs that a group kept.
+    kept_inputs: u64,
     /// Sums for the host, until the group's last micro-batch.
     parts: PartialSums,
 }
@@ -84,7 +84,6 @@ impl<'a, I: Managed> Sum<'a, I> {
             owners,
             reduce: None,
             held: Held::default(),
-            kept_inputs: 0,
             group: Group::default(),
             failure: None,
         }
@@ -101,6 +100,15 @@ impl<'a, I: Managed> Sum<'a, I> {
     /// One micro-batch for each entry of `named`.
     pub(crate) fn begin_group(&mut self, named: Vec<Option<Arc<[u32]>>>) {
         self.group.named = named;
+    }
+
+    /// A group has kept `bytes` of segment inputs.
+    pub(crate) fn keeps(&mut self, bytes: u64) {
+        self.group.kept_inputs = self.group.kept_inputs.max(bytes);
+    }
+
+    pub(crate) fn kept_inputs(&self) -> u64 {
+        self.group.kept_inputs
     }
 
     pub(crate) fn end_group(&mut self) {
