@@ -179,7 +179,7 @@ impl Block {
                     moved = true;
                 }
             }
-            if !moved && !self.release_conditions() {
+            if !moved && !release_conditions(self.fibers.iter()) {
                 self.release_waiting();
             }
         }
@@ -207,25 +207,14 @@ impl Block {
     /// Lanes at a turn go on once no other lane of their warp can.
     fn end_turn(&self, warp: usize) {
         let lanes = || self.fibers.iter().skip(warp * WARP).take(WARP);
-        if lanes().any(|lane| lane.state.get() == State::Ready) {
+        let at_turn = |lane: &&Fiber| lane.state.get() == State::AtTurn;
+        if !lanes().any(|lane| at_turn(&lane))
+            || lanes().any(|lane| lane.state.get() == State::Ready)
+            || release_conditions(lanes())
+        {
             return;
         }
-        lanes()
-            .filter(|lane| lane.state.get() == State::AtTurn)
-            .for_each(|lane| lane.state.set(State::Ready));
-    }
-
-    fn release_conditions(&self) -> bool {
-        let mut released = false;
-        for fiber in self.fibers.iter().filter(|fiber| fiber.state.get() == State::AtCondition) {
-            let (holds, of) = fiber.condition.get().expect("set before the state");
-            // SAFETY: promised by the kernel; the waiting thread's stack still holds what it needs.
-            if unsafe { holds(of) } {
-                fiber.state.set(State::Ready);
-                released = true;
-            }
-        }
-        released
+        lanes().filter(at_turn).for_each(|lane| lane.state.set(State::Ready));
     }
 
     /// With no fiber ready: ends exchanges that some lanes did not join; without any, opens the barrier.
@@ -275,6 +264,20 @@ impl Block {
         // SAFETY: this fiber was switched to by `resume`, which waits.
         unsafe { switch(fiber.stack_pointer.as_ptr(), self.resumer.get()) }
     }
+}
+
+/// Whether a condition holds that one of the threads waits for.
+fn release_conditions<'a>(fibers: impl Iterator<Item = &'a Fiber>) -> bool {
+    let mut released = false;
+    for fiber in fibers.filter(|fiber| fiber.state.get() == State::AtCondition) {
+        let (holds, of) = fiber.condition.get().expect("set before the state");
+        // SAFETY: promised by the kernel; the waiting thread's stack still holds what it needs.
+        if unsafe { holds(of) } {
+            fiber.state.set(State::Ready);
+            released = true;
+        }
+    }
+    released
 }
 
 fn running() -> &'static Block {

@@ -137,3 +137,30 @@ fn a_mask_lets_half_a_warp_exchange_without_the_other() {
     let board = run(body, 32);
     assert!(board.first[..16].iter().all(|at| at.get() == 0xffff + 5));
 }
+
+#[test]
+fn lanes_take_a_turn_together_even_after_a_condition() {
+    const LANES: usize = 32;
+    fn count(cells: &[Cell<u64>; THREADS]) -> usize {
+        cells.iter().take(LANES).filter(|cell| cell.get() > 0).count()
+    }
+    unsafe extern "C" fn all_came(of: *mut c_void) -> bool {
+        // SAFETY: the board, which outlives the block.
+        count(unsafe { &(*of.cast::<Board>()).first }) == LANES
+    }
+    unsafe extern "C" fn body(arguments: *mut *mut c_void) {
+        // SAFETY: started by `run`.
+        let board = unsafe { board(arguments) };
+        let me = board.thread();
+        board.first[me].set(1);
+        // The last lane goes on at once, as at a barrier in shared memory.
+        if count(&board.first) < LANES {
+            wait_until(all_came, ptr::from_ref(board).cast_mut().cast());
+        }
+        board.second[me].set(1);
+        turn();
+        board.first[me].set(count(&board.second) as u64);
+    }
+    let board = run(body, LANES as u32);
+    assert!(board.first.iter().take(LANES).all(|seen| seen.get() == LANES as u64));
+}
