@@ -35,7 +35,7 @@ pub(crate) struct Kernels {
     #[arg(long, value_name = "VERSION", default_value = "12.8")]
     cuda: Release,
     /// Compute capabilities to compile for
-    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "80,90,120")]
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "80,89,90,120")]
     architectures: Vec<u32>,
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct Services {
     absent_lane: extern "C" fn(),
     active: extern "C" fn() -> u32,
     wait_until: extern "C" fn(Holds, *mut c_void),
-    turn: extern "C" fn(),
+    turn: extern "C" fn(u32),
     executed: extern "C" fn(u32),
 }
 
@@ -94,6 +94,7 @@ struct Fiber {
     warp: usize,
     participants: Cell<u32>,
     condition: Cell<Option<(Holds, *mut c_void)>>,
+    turn: Cell<u32>,
 }
 
 #[derive(Default)]
@@ -147,6 +148,7 @@ impl Fibers {
                 warp: index / WARP,
                 participants: Cell::new(0),
                 condition: Cell::new(None),
+                turn: Cell::new(0),
             }
         };
         let block = Block {
@@ -204,17 +206,15 @@ impl Block {
         }
     }
 
-    /// Lanes at a turn go on once no other lane of their warp can.
+    /// Once no lane of the warp can go on, those at the first turn of the text do: so lanes that parted meet again.
     fn end_turn(&self, warp: usize) {
         let lanes = || self.fibers.iter().skip(warp * WARP).take(WARP);
-        let at_turn = |lane: &&Fiber| lane.state.get() == State::AtTurn;
-        if !lanes().any(|lane| at_turn(&lane))
-            || lanes().any(|lane| lane.state.get() == State::Ready)
-            || release_conditions(lanes())
-        {
+        let at_turn = || lanes().filter(|lane| lane.state.get() == State::AtTurn);
+        let Some(first) = at_turn().map(|lane| lane.turn.get()).min() else { return };
+        if lanes().any(|lane| lane.state.get() == State::Ready) || release_conditions(lanes()) {
             return;
         }
-        lanes().filter(at_turn).for_each(|lane| lane.state.set(State::Ready));
+        at_turn().filter(|lane| lane.turn.get() == first).for_each(|lane| lane.state.set(State::Ready));
     }
 
     /// With no fiber ready: ends exchanges that some lanes did not join; without any, opens the barrier.
@@ -322,8 +322,10 @@ extern "C" fn absent_lane() {
     Fault::new(Finding::AbsentLane, circumstances).report();
 }
 
-extern "C" fn turn() {
-    running().suspend(State::AtTurn);
+extern "C" fn turn(place: u32) {
+    let block = running();
+    block.fibers[block.current.get()].turn.set(place);
+    block.suspend(State::AtTurn);
 }
 
 /// `holds` is also called outside the thread.

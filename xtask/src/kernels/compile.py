@@ -2,13 +2,20 @@
 
     compile.py LIBRARY                      # version and architectures
     compile.py LIBRARY FOLDER OPTION...     # one line per FOLDER/*.cu: the log if NVRTC refused it, else null
+
+Kernels with instructions of newer architectures are left out.
 """
 import ctypes
 import json
 import pathlib
+import re
 import sys
 
 COMPILATION_ERROR = 6
+NEEDS = {
+    89: (b".e4m3", b".e5m2", b"__NV_E4M3", b"__NV_E5M2"),
+    90: (b"CUtensorMap", b"elect.sync", b"stmatrix", b"__cluster_dims__", b"memcpy_async_tx"),
+}
 
 
 def tell(nvrtc):
@@ -22,9 +29,14 @@ def tell(nvrtc):
 
 def compile_all(nvrtc, folder, options):
     array = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+    architecture = int(re.search(r"sm_(\d+)", " ".join(options)).group(1))
+    newer = [name for least, names in NEEDS.items() if architecture < least for name in names]
     for path in sorted(pathlib.Path(folder).glob("*.cu")):
+        source = path.read_bytes()
+        if any(name in source for name in newer):
+            continue
         program = ctypes.c_void_p()
-        require(nvrtc.nvrtcCreateProgram(ctypes.byref(program), path.read_bytes(), None, 0, None, None))
+        require(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, None, 0, None, None))
         result = nvrtc.nvrtcCompileProgram(program, len(options), array)
         refused = result == COMPILATION_ERROR
         if not refused and result != 0:

@@ -56,8 +56,8 @@ struct stand_in_services {
     unsigned (*active)();
     // Suspends the thread until the condition holds; any thread may evaluate it.
     void (*wait_until)(bool (*holds)(void *), void *of);
-    // Lets the warp's other lanes reach their next wait.
-    void (*turn)();
+    // Lets the warp's other lanes reach their next wait; those at the first place go on first.
+    void (*turn)(unsigned place);
     void (*executed)(unsigned instruction);
 };
 // Instructions that the report counts, in the order of `INSTRUCTIONS` in src/report.rs.

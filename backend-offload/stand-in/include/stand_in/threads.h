@@ -9,7 +9,7 @@ static inline void __syncwarp(unsigned mask = ~0u) {
     const stand_in_word *slots;
     stand_in_driver->warp_exchange(mask, 0, &slots);
 }
-static inline void stand_in_turn() { stand_in_driver->turn(); }
+static inline void stand_in_turn(unsigned place) { stand_in_driver->turn(place); }
 static inline unsigned __activemask() { return stand_in_driver->active(); }
 
 static inline unsigned stand_in_lane() {

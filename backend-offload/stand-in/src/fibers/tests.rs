@@ -158,8 +158,15 @@ fn lanes_take_a_turn_together_even_after_a_condition() {
             wait_until(all_came, ptr::from_ref(board).cast_mut().cast());
         }
         board.second[me].set(1);
-        turn();
-        board.first[me].set(count(&board.second) as u64);
+        // Half the lanes take one turn more.
+        if me < LANES / 2 {
+            turn(1);
+            board.first[me].set(2);
+        }
+        turn(2);
+        let parted = board.first.iter().take(LANES / 2).all(|cell| cell.get() == 2);
+        turn(3);
+        board.first[me].set(if parted { count(&board.second) as u64 } else { 0 });
     }
     let board = run(body, LANES as u32);
     assert!(board.first.iter().take(LANES).all(|seen| seen.get() == LANES as u64));

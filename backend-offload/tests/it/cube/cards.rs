@@ -261,6 +261,8 @@ fn products_of_tensor_cores_asynchronous_copies_and_tensor_maps_agree_with_f64()
     let test = "products_of_tensor_cores_asynchronous_copies_and_tensor_maps_agree_with_f64";
     let ada = check_strategies(test, 89, "f32", &["SimpleAsyncStridedMma"]);
     assert!(ran(&ada, &["mma", "cp.async"]), "{ada}");
+    let ada = check_strategies(test, 89, "f16", &["SimpleCyclicMma"]);
+    assert!(ran(&ada, &["mma", "ldmatrix"]), "{ada}");
     let hopper = check_strategies(test, 90, "f16", &["SimpleTmaMma", "SimpleCyclicCmma"]);
     assert!(ran(&hopper, &["mma", "ldmatrix", "tensor load", "wmma"]), "{hopper}");
     let hopper = check_strategies(test, 90, "bf16", &["SpecializedTmaMma"]);
