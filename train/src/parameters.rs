@@ -66,13 +66,11 @@ pub(crate) fn home(config: &Config, parameter: &ParameterInfo) -> Home {
 
 /// Parameters that learn: those of adapters, or all but `train.freeze`.
 pub(crate) fn learned(config: &Config) -> Vec<ParameterInfo> {
-    match &config.train.lora {
-        Some(lora) => lora.parameters(&config.model),
-        None => {
-            let all = config.model.parameters().into_iter();
-            all.filter(|parameter| !config.train.freezes(&parameter.name)).collect()
-        }
+    if let Some(lora) = &config.train.lora {
+        return lora.parameters(&config.model);
     }
+    let all = config.model.parameters().into_iter();
+    all.filter(|parameter| !config.train.freezes(&parameter.name)).collect()
 }
 
 pub(crate) fn learning(config: &Config) -> u64 {

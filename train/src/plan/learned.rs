@@ -128,7 +128,7 @@ impl Learned {
 
     /// Bytes of narrow copies of weights in a pass; a base is narrow.
     pub(super) fn narrow_copies(self, config: &Config, footprint: &Footprint) -> u64 {
-        if !self.adapts { footprint.narrow_weight_bytes(config.train.recompute) } else { 0 }
+        if self.adapts { 0 } else { footprint.narrow_weight_bytes(config.train.recompute) }
     }
 
     /// Operand bytes of the largest decoding: its pieces in f32, or these joined.

@@ -328,7 +328,7 @@ impl Plan {
 
         let checkpoint_bytes = checkpoint_bytes(config);
 
-        let mut plan = Self {
+        let plan = Self {
             machine: machine.clone(),
             parameters: footprint.parameters,
             learning: learning(config),
@@ -381,9 +381,13 @@ impl Plan {
             refusals: Vec::new(),
             notes: Vec::new(),
         };
-        plan.refusals = refusal::refusals(&plan, &demand, config, footprint);
-        plan.notes = refusal::notes(&plan, train);
-        plan
+        plan.checked(&demand, config, footprint)
+    }
+
+    fn checked(mut self, demand: &Demand, config: &Config, footprint: &Footprint) -> Self {
+        self.refusals = refusal::refusals(&self, demand, config, footprint);
+        self.notes = refusal::notes(&self, &config.train);
+        self
     }
 
     pub(crate) fn over(mut self, data: Option<Epoch>) -> Self {
