@@ -5,6 +5,7 @@ mod conformance;
 mod device;
 mod failures;
 mod faults;
+mod frozen;
 mod memory;
 mod on_a_device;
 mod requests;
@@ -28,6 +29,7 @@ pub fn scenarios() -> Vec<Scenario> {
     scenarios.extend(device::scenarios());
     scenarios.extend(failures::scenarios());
     scenarios.extend(faults::scenarios());
+    scenarios.extend(frozen::scenarios());
     scenarios.extend(memory::scenarios());
     scenarios.extend(requests::scenarios());
     scenarios
