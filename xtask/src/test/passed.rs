@@ -4,6 +4,7 @@ use std::{
     fs,
     hash::{DefaultHasher, Hasher},
     io::Read,
+    iter,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -20,13 +21,11 @@ pub(super) struct Passed {
 #[derive(Serialize, Deserialize)]
 struct Record {
     binary: String,
-    /// Digest of the executable: a new build runs again.
+    /// Digest of the executable and of the programs beside it, which tests start: a new build runs again.
     digest: u64,
     test: String,
     /// Since the test before it ended.
     seconds: f64,
-    /// Missing needs, as the test reported them.
-    not_run: String,
 }
 
 /// What earlier runs of a binary passed.
@@ -34,7 +33,6 @@ struct Record {
 pub(super) struct Earlier {
     pub(super) tests: Vec<String>,
     pub(super) took: Duration,
-    pub(super) not_run: String,
 }
 
 impl Passed {
@@ -56,7 +54,6 @@ impl Passed {
             if record.binary == binary && record.digest == digest {
                 earlier.tests.push(record.test.clone());
                 earlier.took += Duration::from_secs_f64(record.seconds);
-                earlier.not_run += &record.not_run;
             }
         }
         Ok(earlier)
@@ -88,14 +85,17 @@ impl Recorder {
         let Some(test) = line.strip_prefix("test ").and_then(|line| line.strip_suffix(" ... ok")) else {
             return Ok(());
         };
+        let test = test.strip_suffix(" - should panic").unwrap_or(test);
         let needs = fs::read_to_string(&self.not_run).unwrap_or_default();
-        let is_its = |line: &&str| line.split_once('\t').is_some_and(|(_, name)| name.trim_end() == test);
+        // It runs once what it lacked is installed.
+        if needs.lines().any(|line| line.split_once('\t').is_some_and(|(_, name)| name == test)) {
+            return Ok(());
+        }
         let record = Record {
             binary: self.binary.clone(),
             digest: self.digest,
             test: test.to_owned(),
             seconds: self.last.elapsed().as_secs_f64(),
-            not_run: needs.split_inclusive('\n').filter(is_its).collect(),
         };
         self.last = Instant::now();
         super::append(&self.file, &(serde_json::to_string(&record)? + "\n"))
@@ -104,16 +104,31 @@ impl Recorder {
 
 fn digest(executable: &Path) -> Result<u64> {
     let read = || -> std::io::Result<u64> {
-        let (mut file, mut hasher) = (fs::File::open(executable)?, DefaultHasher::new());
-        let mut piece = vec![0; 1 << 20];
-        loop {
-            match file.read(&mut piece)? {
-                0 => return Ok(hasher.finish()),
-                read => hasher.write(&piece[..read]),
+        let mut hasher = DefaultHasher::new();
+        for file in iter::once(executable.to_owned()).chain(programs(executable)?) {
+            let (mut file, mut piece) = (fs::File::open(file)?, vec![0; 1 << 20]);
+            loop {
+                match file.read(&mut piece)? {
+                    0 => break,
+                    read => hasher.write(&piece[..read]),
+                }
             }
         }
+        Ok(hasher.finish())
     };
     read().with_context(|| format!("{} cannot be read", executable.display()))
+}
+
+/// Programs and loaded libraries of the profile's folder, above the tests' `deps`.
+fn programs(executable: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let Some(folder) = executable.ancestors().nth(2) else { return Ok(Vec::new()) };
+    let is_program = |path: &PathBuf| {
+        path.is_file() && path.extension().is_none_or(|extension| extension == "so" || extension == "exe")
+    };
+    let mut programs: Vec<PathBuf> =
+        fs::read_dir(folder)?.flatten().map(|entry| entry.path()).filter(is_program).collect();
+    programs.sort();
+    Ok(programs)
 }
 
 #[cfg(test)]
@@ -121,34 +136,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_continued_run_leaves_out_the_tests_that_the_same_executable_has_passed() {
+    fn a_continued_run_leaves_out_the_tests_that_the_same_programs_have_passed() {
         let folder = std::env::temp_dir().join(format!("passed-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let [file, executable, not_run] = ["passed", "it", "not-run"].map(|name| folder.join(name));
+        fs::create_dir_all(folder.join("deps")).unwrap();
+        let [file, executable, program, not_run] =
+            ["passed.txt", "deps/it", "train", "not-run.txt"].map(|name| folder.join(name));
         fs::write(&executable, "one build").unwrap();
-        fs::write(&not_run, "mpi\tranks::one\nmpi\tranks::two\n").unwrap();
+        fs::write(&program, "one build").unwrap();
+        fs::write(&not_run, "mpi\tranks::lacking\n").unwrap();
         let earlier = |continues: bool| {
-            let passed = Passed::open(file.clone(), continues).unwrap();
-            let earlier = passed.earlier("pager it", &executable).unwrap();
-            (earlier.tests, earlier.not_run)
+            Passed::open(file.clone(), continues).unwrap().earlier("pager it", &executable).unwrap().tests
         };
 
         let passed = Passed::open(file.clone(), false).unwrap();
         let mut recorder = passed.recorder("pager it", &executable, &not_run).unwrap();
-        for line in
-            ["running 3 tests", "test ranks::one ... ok", "test ranks::two ... FAILED", "test b ... ok"]
-        {
+        for line in [
+            "running 4 tests",
+            "test ranks::lacking ... ok",
+            "test ranks::two ... FAILED",
+            "test b - should panic ... ok",
+            "test c ... ok",
+        ] {
             recorder.read(line).unwrap();
         }
         crate::test::append(&file, r#"{"binary": "pa"#).unwrap();
-        let nothing = (vec![], String::new());
-        let kept = (vec!["ranks::one".to_owned(), "b".to_owned()], "mpi\tranks::one\n".to_owned());
-        assert_eq!(earlier(true), kept);
-        fs::write(&executable, "another build").unwrap();
-        assert_eq!(earlier(true), nothing);
-        fs::write(&executable, "one build").unwrap();
-        assert_eq!(earlier(false), nothing);
-        assert_eq!(earlier(true), nothing);
+        assert_eq!(earlier(true), ["b", "c"]);
+        for changed in [&executable, &program] {
+            fs::write(changed, "another build").unwrap();
+            assert_eq!(earlier(true), [""; 0]);
+            fs::write(changed, "one build").unwrap();
+        }
+        assert_eq!(earlier(true), ["b", "c"]);
+        assert_eq!(earlier(false), [""; 0]);
+        assert_eq!(earlier(true), [""; 0]);
         fs::remove_dir_all(&folder).unwrap();
     }
 }
