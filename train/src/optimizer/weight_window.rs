@@ -300,6 +300,20 @@ impl<I: Managed> Session<I> {
         Ok(Self(Some((window.clone(), sums))))
     }
 
+    /// As [`end`](Self::end), after gathers for `passes` forward passes. Texts may end at other tokens on other ranks, as
+    /// kernels differ: no rank may gather less often.
+    pub(crate) fn end_after<T>(
+        self,
+        passes: usize,
+        done: anyhow::Result<T>,
+        ranks: &mut Ranks,
+    ) -> anyhow::Result<T> {
+        if let Some((window, _)) = &self.0 {
+            window.idle_until(passes);
+        }
+        self.end(done, ranks)
+    }
+
     pub(crate) fn end<T>(self, done: anyhow::Result<T>, ranks: &mut Ranks) -> anyhow::Result<T> {
         let Some((window, sums)) = self.0 else { return done };
         let failure = window.end();

@@ -63,11 +63,15 @@ pub(super) struct Passes {
 
 impl Passes {
     pub(super) fn new(config: &Config, ranks: usize) -> Self {
-        let micro_batches = config.train.accumulate.div_ceil(ranks);
+        let micro_batches = config.train.accumulate.div_ceil(ranks) as u64;
         let most = config.train.together.count().unwrap_or(1);
-        let groups = groups([0, 0], micro_batches, most);
-        let together = groups.first().map_or(1, |group| group.len() as u64);
-        Self { micro_batches: micro_batches as u64, groups: groups.len() as u64, together }
+        let own = |rank| {
+            let own = Share { count: config.train.accumulate as u64, world: ranks, rank }.range();
+            groups([own.start; 2], (own.end - own.start) as usize, most)
+        };
+        let ranks: Vec<_> = (0..ranks).map(own).collect();
+        let together = ranks.iter().flatten().map(ExactSizeIterator::len).max().unwrap_or(1) as u64;
+        Self { micro_batches, groups: ranks.iter().map(Vec::len).max().unwrap_or(1) as u64, together }
     }
 }
 

@@ -19,7 +19,8 @@ pub(super) struct Gathered {
     pub(super) window: u64,
     /// Gathered by a rank per step.
     pub(super) per_step: u64,
-    ranks: u64,
+    /// Of `all`, what the rank with most owns.
+    own: [u64; 2],
 }
 
 impl Gathered {
@@ -27,10 +28,18 @@ impl Gathered {
         if ranks == 1 || config.memory.shard != ShardKind::Weights {
             return Self::default();
         }
+        let parameters = config.model.parameters();
+        // Owners are balanced over all parameters, of which embeddings are none of these.
+        let sizes: Vec<u64> = parameters.iter().map(ParameterInfo::elements).collect();
+        let owners = exchange::shards(&sizes, ranks);
+        let mut owned = vec![[0, 0]; ranks];
         let mut all = [0, 0];
         let mut blocks = vec![0; config.model.n_layer];
-        for parameter in config.model.parameters().iter().filter(|parameter| parameter.is_projection()) {
+        for (parameter, owner) in
+            parameters.iter().zip(owners).filter(|(parameter, _)| parameter.is_projection())
+        {
             let (place, bytes) = travelling(config, parameter);
+            owned[owner][place] += bytes;
             all[place] += bytes;
             if let Some(block) = parameter.block() {
                 blocks[block] += bytes;
@@ -48,13 +57,13 @@ impl Gathered {
             all,
             window: pairs.max().unwrap_or(whole),
             per_step: passes.groups.saturating_mul(each).saturating_add(ends[0]),
-            ranks: ranks as u64,
+            own: owned.into_iter().max_by_key(|own| own[0] + own[1]).unwrap_or_default(),
         }
     }
 
     /// On other ranks.
     pub(super) fn elsewhere(&self) -> [u64; 2] {
-        self.all.map(|bytes| bytes - bytes.div_ceil(self.ranks.max(1)))
+        [self.all[0] - self.own[0], self.all[1] - self.own[1]]
     }
 
     pub(super) fn all(&self) -> [u64; 2] {

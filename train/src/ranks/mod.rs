@@ -1,6 +1,6 @@
 //! The ranks of a run: processes that share a step's micro-batches and take the same step.
 //!
-//! Only rank 0 samples, saves and prints; all evaluate (`ranks_evaluate_together_to_the_bits_of_one`). All compare weights at the end
+//! Only rank 0 saves and prints, and samples unless weights are divided; all evaluate (`ranks_evaluate_together_to_the_bits_of_one`). All compare weights at the end
 //! (`ranks_that_end_with_other_weights_than_rank_0_are_an_error_of_all`). Each has its own GPU
 //! (`each_rank_takes_its_own_gpu_and_ends_with_the_bits_of_one`).
 

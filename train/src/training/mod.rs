@@ -33,7 +33,7 @@ pub(crate) use beginning::{computes_nothing, first_state};
 pub(crate) use evaluation::{evaluate, trial};
 pub(crate) use learner::Learner;
 pub(crate) use metrics::Peaks;
-pub(crate) use samples::{QuizScore, quiz};
+pub(crate) use samples::{QuizScore, most_passes, quiz};
 pub(crate) use session::{Progress, Session, Speed};
 pub(crate) use snapshot::{check, restore, save_first};
 pub(crate) use strategy::{Display, Failed, Outcome, Taken, Tape, launch};

@@ -105,6 +105,11 @@ pub(crate) fn samples<B: Backend>(
     Ok(samples)
 }
 
+/// Forward passes of `count` texts that grow to the end.
+pub(crate) fn most_passes(count: usize, max_new_tokens: usize) -> usize {
+    count.div_ceil(TEXTS_AT_ONCE) * max_new_tokens
+}
+
 /// `count` questions of either kind, without randomness.
 pub(crate) fn quiz<B: Backend>(
     gpt: &Gpt<B>,
@@ -137,7 +142,9 @@ impl<I: Offloadable> Trainer<I> {
         let inner = self.model.valid();
         let seed = self.session.config.train.seed.wrapping_add(step);
         let speaker = speaker(&inner.gpt, &self.session.data, eval, seed);
-        let samples = session.end(samples(&speaker, eval), &mut self.ranks)?;
+        let texts = eval.prompts.len() + eval.questions.len();
+        let passes = most_passes(texts, eval.max_new_tokens);
+        let samples = session.end_after(passes, samples(&speaker, eval), &mut self.ranks)?;
         if !self.ranks.leads() {
             return Ok(());
         }

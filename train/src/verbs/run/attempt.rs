@@ -211,12 +211,14 @@ impl Part<'_> {
         outcome.ranks.must_have_same_weights(&summary.weights_sha256)?;
         let (Some((plan, _)), args, run) = (&self.planned, self.args, &self.directory.path) else {
             if outcome.window.is_some() && outcome.ending == Ending::Done {
-                quiz::<I>(outcome)?;
+                // As on rank 0, it fails no run.
+                let _score = quiz::<I>(outcome);
             }
             return Ok(());
         };
         summary.link_bytes_per_second = plan.machine.link_bytes_per_second;
-        summary.write(run)?;
+        // Other ranks may wait in the quiz.
+        let written = summary.write(run);
         if outcome.ending == Ending::Done {
             match quiz::<I>(outcome) {
                 Ok(score) => summary.quiz = score,
@@ -224,6 +226,7 @@ impl Part<'_> {
             }
             summary.write(run)?;
         }
+        written?;
         report::write(run)?;
 
         if let Some(measured) = summary.measured() {
@@ -413,9 +416,12 @@ fn quiz<I: Offloadable>(outcome: &mut Outcome<I>) -> anyhow::Result<Option<train
 
     let gathering = GatherSession::begin(window.as_ref(), ranks)?;
     let score = training::quiz(&learner.gpt, data, config.quiz(), config.eval.max_new_tokens);
-    let score = gathering.end(score, ranks)?;
-    let mut record = json!(score);
-    record["step"] = json!(session.progress.step);
-    journal.write("quiz", &record)?;
+    let passes = 2 * training::most_passes(config.quiz(), config.eval.max_new_tokens);
+    let score = gathering.end_after(passes, score, ranks)?;
+    if ranks.leads() {
+        let mut record = json!(score);
+        record["step"] = json!(session.progress.step);
+        journal.write("quiz", &record)?;
+    }
     Ok(Some(score))
 }
