@@ -442,6 +442,15 @@ fn groups_of_parameters_that_make_no_sense_are_refused() {
       `train.freeze[0]`: `embeddings` is no group of parameters; the groups are `embedding`, `followers`, `blocks`, `blocks.N`, `blocks.N-M` (from 0), `attention`, `mlp`, `norms`, `biases`, `head`
       `train.groups[0].lr`: unknown field `lr`, expected one of `match`, `lr_scale`, `weight_decay`
     ");
+    assert_snapshot!(refused(
+        r#""train": {"freeze": ["blocks.0-9"],
+            "groups": [{"match": "mlp", "lr_scale": 2}, {"match": "norms", "weight_decay": 0.1}]}"#
+    ), @r#"
+    run.json has 3 problems:
+      `train.freeze`: "blocks.0-9" names blocks beyond the last, 1
+      `train.groups`: "mlp" is stopped by `train.freeze`; remove it from one of them
+      `train.groups`: `weight_decay` of "norms" must be left out: only matrices decay
+    "#);
     assert_snapshot!(refused(r#""train": {"freeze": ["embedding", "blocks", "norms"]}"#), @"
     run.json has 1 problem:
       `train.freeze` names all parameters, so nothing would learn; remove some of its groups

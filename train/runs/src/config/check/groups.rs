@@ -1,6 +1,6 @@
 //! Groups of parameters that a model lacks, and rates that change nothing.
 
-use models::ParameterGroup;
+use models::{ParameterGroup, ParameterInfo};
 
 use super::{Refusals, json};
 use crate::config::Config;
@@ -11,17 +11,15 @@ impl Refusals {
         if train.freeze.is_empty() && train.groups.is_empty() || model.validate().is_err() {
             return;
         }
-        let names: Vec<String> = match &train.lora {
-            Some(lora) => lora.parameters(model).into_iter().map(|parameter| parameter.name).collect(),
-            None => model.parameters().into_iter().map(|parameter| parameter.name).collect(),
-        };
+        let parameters =
+            train.lora.as_ref().map_or_else(|| model.parameters(), |lora| lora.parameters(model));
         if train.lora.is_some() && !train.freeze.is_empty() {
             let text = "`train.freeze` does nothing with `train.lora`, which freezes all weights; remove it, or choose \
                         `train.lora.targets`";
             self.add(&["train.freeze", "train.lora"], text.to_owned());
         } else {
-            self.lacking("train.freeze", &train.freeze, &names);
-            if names.iter().all(|name| train.freezes(name)) {
+            self.lacking("train.freeze", (&train.freeze, model.n_layer), &parameters);
+            if parameters.iter().all(|parameter| train.freezes(&parameter.name)) {
                 let text =
                     "`train.freeze` names all parameters, so nothing would learn; remove some of its groups";
                 self.add(&["train.freeze"], text.to_owned());
@@ -29,8 +27,21 @@ impl Refusals {
         }
 
         let matched: Vec<_> = train.groups.iter().map(|group| group.matches.clone()).collect();
-        self.lacking("train.groups", &matched, &names);
+        self.lacking("train.groups", (&matched, model.n_layer), &parameters);
         for group in &train.groups {
+            let matched = parameters.iter().filter(|parameter| group.matches.contains(&parameter.name));
+            let mut learning = matched.clone().filter(|parameter| !train.freezes(&parameter.name)).peekable();
+            if learning.peek().is_none() {
+                if matched.count() > 0 {
+                    let name = json(&group.matches);
+                    let text = format!(
+                        "`train.groups`: {name} is stopped by `train.freeze`; remove it from one of them"
+                    );
+                    self.add(&["train.groups", "train.freeze"], text);
+                }
+                continue;
+            }
+            let decays = learning.any(|parameter| parameter.shape.len() > 1);
             let scale = group.lr_scale;
             if !(scale > 0.0 && ((scale * train.lr) as f32).is_normal()) {
                 let text =
@@ -40,6 +51,8 @@ impl Refusals {
             let decay = group.weight_decay.unwrap_or_default();
             if !(decay == 0.0 || decay > 0.0 && (decay as f32).is_normal()) {
                 self.unfit(&group.matches, "weight_decay", &format!("at least 0, and not {decay}"));
+            } else if group.weight_decay.is_some() && !decays {
+                self.unfit(&group.matches, "weight_decay", "left out: only matrices decay");
             }
         }
     }
@@ -48,8 +61,21 @@ impl Refusals {
         self.add(&["train.groups"], format!("`train.groups`: `{key}` of {} must be {range}", json(group)));
     }
 
-    fn lacking(&mut self, key: &'static str, groups: &[ParameterGroup], names: &[String]) {
-        for group in groups.iter().filter(|group| !names.iter().any(|name| group.contains(name))) {
+    fn lacking(
+        &mut self,
+        key: &'static str,
+        (groups, blocks): (&[ParameterGroup], usize),
+        parameters: &[ParameterInfo],
+    ) {
+        for group in groups {
+            if parameters.iter().any(|parameter| group.contains(&parameter.name)) {
+                if matches!(group, ParameterGroup::BlockRange(_, last) if *last >= blocks) {
+                    let text =
+                        format!("`{key}`: {} names blocks beyond the last, {}", json(group), blocks - 1);
+                    self.add(&[key, "model"], text);
+                }
+                continue;
+            }
             let tied = if *group == ParameterGroup::Head { "; a tied head is in `embedding`" } else { "" };
             let text = format!("`{key}`: the group {} has no parameter of this model{tied}", json(group));
             self.add(&[key, "model"], text);
