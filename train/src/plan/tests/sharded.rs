@@ -23,7 +23,9 @@ fn seven_billion_parameters_fit_four_hosts_of_32_gib_only_with_divided_weights()
         [&states, &weights].map(|plan| held(plan, "weights from the host").bytes);
     // Two bytes each of 32 blocks' matrices.
     let matrices = 2 * 32 * (4 * 4096 * 4096 + 3 * 4096 * 11_008);
-    assert_eq!(held_by_states - held_by_weights, matrices * 3 / 4);
+    // The rank that owns most has a quarter and a little.
+    let elsewhere = held_by_states - held_by_weights;
+    assert!(elsewhere <= matrices * 3 / 4 && elsewhere > matrices * 37 / 50, "{elsewhere} of {matrices}");
     assert_eq!(held(&weights, "gathered weights").bytes, 2 * matrices / 32);
 }
 
