@@ -72,7 +72,7 @@ pub(crate) fn driver() -> MutexGuard<'static, Driver> {
     DRIVER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The final check, at exit, unless another thread holds the lock.
+/// At exit, unless another thread holds the lock.
 pub(crate) fn check_all_guards() {
     if let Ok(driver) = DRIVER.try_lock() {
         require(driver.device.check_guards(None, "the end of the process"));
@@ -125,7 +125,7 @@ impl Driver {
         self.timeline.stream_waits(stream, record.time);
     }
 
-    /// Returns the error of a failed copy that the host waited for in `call`.
+    /// The error of a failed copy that the host waited for.
     pub(crate) fn host_waits(&mut self, stream: StreamId, call: &'static str) -> Result<(), CopyFailed> {
         self.run(Goal::Stream(stream));
         let end = self.timeline.end_of(stream);
@@ -206,7 +206,7 @@ impl Driver {
         }
     }
 
-    /// Without computing: small downloads, which programs look into, read zeros.
+    /// Small downloads, which programs look into, read zeros.
     fn answer_uncomputed(work: &Work) {
         const SMALL: u64 = 64 << 10;
         if let Work::Copy(Copy { to: CopyEnd::Pinned(rows) | CopyEnd::Pageable(rows), .. }) = work

@@ -29,7 +29,7 @@ impl Failures {
         self.faults.allocations_after.is_some_and(|after| self.allocations > after)
     }
 
-    /// Whether this copy fails: only one does.
+    /// Only one does.
     pub(crate) fn fails_copy(&mut self, when: Moment) -> bool {
         let fails = self.faults.copies_after == Some(self.copies);
         self.copies += 1;

@@ -266,7 +266,6 @@ impl Block {
     }
 }
 
-/// Whether a condition holds that one of the threads waits for.
 fn release_conditions<'a>(fibers: impl Iterator<Item = &'a Fiber>) -> bool {
     let mut released = false;
     for fiber in fibers.filter(|fiber| fiber.state.get() == State::AtCondition) {
@@ -297,7 +296,7 @@ extern "C" fn barrier() {
     running().suspend(State::AtBarrier);
 }
 
-/// Waits for the lanes of the mask. Points `slots` to their values; returns the lanes that arrived.
+/// Waits for the mask's lanes. Points `slots` to their values; returns those that arrived.
 unsafe extern "C" fn warp_exchange(mask: u32, value: u64, slots: *mut *const u64) -> u32 {
     let block = running();
     let fiber = &block.fibers[block.current.get()];

@@ -96,7 +96,7 @@ struct PastAccess {
 pub(crate) struct Races(BTreeMap<u64, Vec<PastAccess>>);
 
 impl Races {
-    /// Adds an access by `when`. Returns a line for each race with an earlier one.
+    /// Returns a line for each race with an earlier access.
     pub(crate) fn touch(
         &mut self,
         block: u64,

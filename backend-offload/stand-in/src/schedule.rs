@@ -167,7 +167,7 @@ impl<W> Schedule<W> {
         (self.is_ready(id) && self.random.fraction() < chance).then_some(id)
     }
 
-    /// The stream whose front must run for `stream` to continue: itself, or the end of its chain of waits.
+    /// `stream` itself, or the end of its chain of waits.
     fn stream_to_run_for(&self, mut stream: StreamId) -> StreamId {
         while let Some(Entry::Wait(mark)) = self.streams[stream.0].queue.front() {
             if self.is_done(*mark) {

@@ -11,7 +11,7 @@ pub(crate) enum Mode {
     Eager,
     /// Work runs when something waits for it.
     Lazy,
-    /// Work runs in a seeded random order, as far as streams and events allow.
+    /// Random order by seed, as far as streams and events allow.
     Random,
 }
 

@@ -56,7 +56,6 @@ impl LockedFolder {
     }
 }
 
-/// A folder without tuned choices.
 #[cfg(feature = "cube")]
 pub fn fresh(settings: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir_in(target()).expect("a folder below the target directory");

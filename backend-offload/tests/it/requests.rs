@@ -55,7 +55,7 @@ pub fn budgets<B: Offloadable>(device: &B::Device) {
     }
 }
 
-/// Restores of `asked` after others took its memory. `first` is the least recently used of three, `last` the most.
+/// `first` is the least recently used of three, `last` the most.
 pub fn hints<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
     OffloadConfig::new().device_budget(Budget::Bytes(4 * MIB)).install::<B>(device).expect("installs");
     let layer = LinearConfig::new(512, 512).with_bias(false).init::<Trained<B>>(device);

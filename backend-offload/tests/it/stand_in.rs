@@ -13,10 +13,9 @@ use suite::{Need, Size};
 
 #[derive(Debug, Clone, Copy)]
 pub enum Schedule {
-    /// Work runs at the call; the race detector reports unordered accesses.
+    /// The race detector reports unordered accesses.
     Eager,
     Lazy,
-    /// An order that streams and events allow.
     Random(u64),
 }
 
@@ -73,7 +72,6 @@ impl Schedules {
     }
 }
 
-/// Set by `cargo xtask test`.
 const BUILT: &str = "SPILLWAY_STAND_IN";
 
 pub fn installation() -> &'static Result<PathBuf, String> {
@@ -149,7 +147,7 @@ pub struct Steps {
     pub work: Vec<Work>,
 }
 
-/// A step ends with the read of its loss, the only copy of this size.
+/// The only copy of this size: it ends a step.
 const LOSS: u64 = 4;
 
 pub fn run_and_watch(child: Child, steps: usize) -> (Report, Steps) {

@@ -33,7 +33,6 @@ fn named(model: &Gpt<Tape>, gradients: &GradientsParams) -> Gradients {
     learning.into_iter().map(of).collect()
 }
 
-/// Loss and gradients, kept and recomputed.
 fn passes(model: &Gpt<Tape>, every: usize) -> [(Vec<f64>, Gradients); 2] {
     let (config, options) = (model.config(), PassOptions::default());
     let loss = model.loss(batch(config, 2, 11), &options, &KERNELS);

@@ -20,7 +20,6 @@ fn adapted(base: Gpt<Tape>) -> Gpt<Tape> {
 
 type Gradients = Vec<(String, Vec<f64>)>;
 
-/// Loss and gradients, kept and recomputed.
 fn passes(model: &Gpt<Tape>) -> Vec<(Vec<f64>, Gradients)> {
     let batch = || batch::<Cpu>(model.config(), 2, 11);
     let options = PassOptions::default();

@@ -26,7 +26,6 @@ struct Golden {
     losses: Vec<f64>,
 }
 
-/// Tokens that a golden's text predicts.
 const TIME: usize = 16;
 const TEXTS: usize = 5;
 

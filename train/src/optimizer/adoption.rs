@@ -26,7 +26,6 @@ use crate::rule::MOMENT_NAMES;
 #[derive(Debug)]
 pub(crate) struct Restored {
     pub(crate) stored: TensorFile,
-    /// Step counts of this rank's parameters.
     pub(crate) times: HashMap<String, usize>,
     pub(crate) other_times: HashMap<String, usize>,
 }
@@ -124,7 +123,6 @@ struct Adopt<'a> {
 }
 
 impl Adopt<'_> {
-    /// Replaces weights by tiles of their masters and a placeholder, if in tiles.
     fn in_tiles<I: Managed, const D: usize>(
         &mut self,
         id: ParamId,

@@ -19,7 +19,6 @@ use super::host::HostPart;
 use super::owners::Owners;
 use crate::ranks::{BUCKET_BYTES, Ranks};
 
-/// One parameter's weights on the wire.
 struct Weights {
     id: ParamId,
     owner: usize,
@@ -95,7 +94,6 @@ pub(super) fn by_owner(parts: &[(usize, usize)], world: usize) -> (Vec<usize>, V
     (owned, places)
 }
 
-/// The bytes of a round's weights, from their owners.
 fn received<B: AutodiffBackend<InnerBackend: Managed>>(
     round: &[Weights],
     mut host: Option<&mut HostPart>,
@@ -154,7 +152,6 @@ impl<B: Backend> ModuleVisitor<B> for List<'_> {
     }
 }
 
-/// Reads this rank's weights from its device.
 struct OnDevice<'a> {
     places: HashMap<ParamId, Range<usize>>,
     bytes: &'a mut [u8],

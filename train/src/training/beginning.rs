@@ -24,7 +24,6 @@ pub(crate) fn computes_nothing() -> bool {
 
 pub(crate) type State<I> = (Gpt<Tape<I>>, Optimizer<Offload<I>>, Progress);
 
-/// The state from a checkpoint, or from pretrained or fresh weights.
 pub(crate) fn first_state<I: Offloadable>(
     directory: &RunDirectory,
     device: &I::Device,

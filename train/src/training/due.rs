@@ -23,7 +23,7 @@ const ENDINGS: [(Option<Ending>, u8); 4] =
     [(None, 0), (Some(Ending::Done), 8), (Some(Ending::Interrupted), 16), (Some(Ending::Diverged), 24)];
 
 impl Due {
-    /// Ranks have equal weights every `equal_every` steps; due work waits for the first such step. `stop` is this
+    /// Due work waits for the first step with equal weights, every `equal_every`. `stop` is this
     /// process's own request.
     pub(crate) fn after(config: &Config, progress: &Progress, equal_every: u64, stop: bool) -> Self {
         if diverged(config, progress.withheld) {
@@ -53,7 +53,6 @@ impl Due {
         Self { evaluate: true, sample: true, save: config.checkpoint.last, ending: Some(Ending::Done) }
     }
 
-    /// Whether all ranks have equal weights.
     pub(crate) fn can_follow(config: &Config, progress: &Progress, equal_every: u64) -> bool {
         let step = progress.step;
         step.is_multiple_of(equal_every) || Self::ends(config, step, progress.withheld)
@@ -67,7 +66,7 @@ impl Due {
         self.ending == Some(Ending::Interrupted)
     }
 
-    /// Adds a stop, unless the run ends anyway.
+    /// Unless the run ends anyway.
     pub(crate) fn with_stop(self) -> Self {
         match self.ending {
             None => Self { save: true, ending: Some(Ending::Interrupted), ..self },

@@ -29,7 +29,7 @@ const TRIAL_BATCHES: usize = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Evaluation {
-    /// Mean negative log-likelihood of counted targets, in nats.
+    /// Mean over counted targets, in nats.
     pub(crate) loss: f64,
     pub(crate) perplexity: f64,
     /// `None` if no target stands for text.
@@ -74,7 +74,6 @@ impl fmt::Display for Fresh {
     }
 }
 
-/// One batch's part of an evaluation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 struct Measured {
@@ -85,7 +84,6 @@ struct Measured {
     bytes: u64,
 }
 
-/// Evaluates the first `batches`.
 pub(crate) fn evaluate<B: Backend>(
     learner: &Learner<B>,
     windows: &ValidationWindows,
@@ -130,7 +128,6 @@ fn measure<B: Backend>(
     windows.failure().map_or(Ok(all), |failure| Err(failure.into()))
 }
 
-/// Forward passes over `batches`.
 fn passes(windows: &ValidationWindows, batches: Range<usize>) -> u64 {
     let of_batch = |index: usize| {
         let fresh = windows.get(index).and_then(|batch| windows.without_copies(index, &batch));
@@ -140,7 +137,7 @@ fn passes(windows: &ValidationWindows, batches: Range<usize>) -> u64 {
 }
 
 impl Evaluation {
-    /// Adds batches in their order, to the bits of one process.
+    /// To the bits of one process.
     fn of(batches: &[Measured], windows: &ValidationWindows) -> anyhow::Result<Self> {
         let all = batches.iter().fold(Measured::default(), |all, one| Measured {
             sum: all.sum + one.sum,
@@ -158,7 +155,7 @@ impl Evaluation {
     }
 }
 
-/// A short evaluation before step 1, so that its failures show early.
+/// Before step 1, so that its failures show early.
 pub(crate) fn trial<I: Offloadable>(model: &Learner<Tape<I>>, session: &Session) -> anyhow::Result<()> {
     let Session { config, data, validation, .. } = session;
     let inner = model.valid();
@@ -174,8 +171,8 @@ pub(crate) fn trial<I: Offloadable>(model: &Learner<Tape<I>>, session: &Session)
 }
 
 impl<I: Offloadable> Trainer<I> {
-    /// Ranks divide the batches. Returns the loss to rank 0 if it is the lowest yet. Repeats the evaluation after a
-    /// survivable loss of ranks.
+    /// Returns the loss to rank 0 if it is the lowest yet. Repeats after a survivable loss of
+    /// ranks.
     pub(super) fn evaluate(&mut self, events: &mut Events<I>) -> anyhow::Result<Option<Best>> {
         self.optimizer.settle()?;
         let evaluation = loop {

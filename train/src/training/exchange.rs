@@ -31,11 +31,9 @@ use periodic::Periodic;
 
 pub(crate) enum Exchange {
     Alone(Alone),
-    /// Gradients, exactly or rounded to bf16 on the way.
+    /// Exactly, or rounded to bf16 on the way.
     Exact(Exact),
-    /// Gradients, one bit per element.
     OneBit(OneBit),
-    /// Weights, every so many local steps.
     Periodic(Periodic),
 }
 
@@ -69,7 +67,7 @@ impl Exchange {
         }
     }
 
-    /// Warns about ranks without a micro-batch, an error for local steps.
+    /// An error for local steps, else a warning.
     pub(crate) fn check_shares(&self, micro_batches: usize, ranks: &Ranks) -> anyhow::Result<()> {
         let world = ranks.world();
         if world <= micro_batches {
@@ -97,8 +95,8 @@ impl Exchange {
         }
     }
 
-    /// Sums over all ranks, or for local steps over this rank. Returns gradients of parameters that this rank steps on
-    /// its device.
+    /// For local steps, over this rank only. Returns gradients of parameters that this rank steps
+    /// on its device.
     pub(crate) fn sum<I: Managed>(
         &mut self,
         Pass { learner, data, host, owners, passes, window }: Pass<'_, I>,
@@ -176,7 +174,7 @@ impl Exchange {
         }
     }
 
-    /// Equalises weights after the last step and each multiple of the local steps. Returns the model and whether
+    /// Equalises weights after the last step and each multiple of the local steps. Returns whether
     /// weights were sent. A failure leaves the model unusable.
     pub(crate) fn synchronise<B: AutodiffBackend>(
         &mut self,
@@ -200,7 +198,7 @@ impl Exchange {
         }
     }
 
-    /// Rank 0 decides; any rank's `stop` ends the run. All living ranks get the same answer, or all an error.
+    /// Any rank's `stop` ends the run. All living ranks get rank 0's answer, or all an error.
     pub(crate) fn agree(
         &self,
         config: &Config,
@@ -219,7 +217,7 @@ impl Exchange {
         Ok(if stops { rank_0.with_stop() } else { rank_0 })
     }
 
-    /// Rank 0's answer on ranks with saved state of their own; others keep `own`.
+    /// On ranks with saved state of their own; others keep `own`.
     pub(crate) fn answer_of_rank_0(&self, own: bool, ranks: &mut Ranks) -> anyhow::Result<bool> {
         match self {
             Self::Alone(_) => Ok(own),
@@ -258,7 +256,7 @@ impl Exchange {
         }
     }
 
-    /// Restores saved state if every rank finds its own; otherwise none.
+    /// All ranks restore, or none.
     pub(crate) fn restore_state(
         &mut self,
         run: &Path,

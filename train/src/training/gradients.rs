@@ -40,7 +40,7 @@ impl TapeLock {
         Self(Some(TAPE.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Runs `work` unlocked between two tapes: it may wait for another thread's.
+    /// `work` may wait for another thread's tape.
     fn without(&mut self, work: impl FnOnce()) {
         self.0 = None;
         work();
@@ -52,8 +52,7 @@ pub(super) const ANOTHER_FAILED: &str =
     "another rank could not compute its micro-batches; its own messages say why";
 
 impl<I: Managed> Learner<Autodiff<I>> {
-    /// Losses of this rank's micro-batches from number `first` on, divided by `divisor` targets. Adds gradients to
-    /// `sum`.
+    /// Micro-batches from number `first` on. Losses are divided by `divisor` targets.
     pub(super) fn own_losses(
         &self,
         step: u64,
@@ -87,7 +86,6 @@ impl<I: Managed> Learner<Autodiff<I>> {
         losses
     }
 
-    /// Passes in which this rank only gathers.
     fn idle_passes(&self, own: usize, sum: &Sum<'_, I>) -> usize {
         if sum.window().is_none() {
             return 0;

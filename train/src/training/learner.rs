@@ -23,7 +23,6 @@ pub(crate) struct Learner<B: Backend> {
 pub(super) struct Pass {
     pub(super) seed: u64,
     pub(super) recompute: Option<usize>,
-    /// Micro-batches that pass each recomputed segment together.
     pub(super) together: usize,
     pub(super) z_loss: f64,
     pub(super) inputs_in_tiles: bool,
@@ -97,7 +96,7 @@ impl<B: Backend> InferenceStep for Learner<B> {
 
     fn step(&self, micro_batch: MicroBatch) -> Validation {
         let counted = micro_batch.counted();
-        // A sum, so that batches of different sizes add up to one exact mean.
+        // Sums of batches of different sizes add up to one exact mean.
         let options = PassOptions { divisor: Some(1.0), ..PassOptions::default() };
         let batch = micro_batch.upload::<B>(self.gpt.rows_on_demand(), &self.gpt.wte.device());
         match self.gpt.loss(batch, &options, &Plain(Chunks::default())).try_into_data() {

@@ -105,7 +105,6 @@ pub(crate) fn samples<B: Backend>(
     Ok(samples)
 }
 
-/// Forward passes of `count` texts that grow to the end.
 pub(crate) fn most_passes(count: usize, max_new_tokens: usize) -> usize {
     count.div_ceil(TEXTS_AT_ONCE) * max_new_tokens
 }

@@ -75,7 +75,7 @@ struct Sealed {
 }
 
 impl<I: Offloadable> Trainer<I> {
-    /// `better` makes it the best checkpoint. After a failure, now or later, the previous best remains.
+    /// After a failure, now or later, the previous best remains.
     pub(super) fn save(&mut self, better: Option<Best>) -> anyhow::Result<()> {
         self.settle_save_or_say();
         let begun = Instant::now();
@@ -197,21 +197,18 @@ impl<I: Offloadable> Trainer<I> {
         }
     }
 
-    /// This rank's part of rank 0's save: exchange state and optimizer shard.
     pub(super) fn send_own(&mut self) -> anyhow::Result<()> {
         self.save_own();
         let gather = ShardGather::begin(&mut self.optimizer, &mut self.ranks)?;
         gather.map_or(Ok(()), |gather| gather.send_shards(&self.optimizer, &self.model.gpt))
     }
 
-    /// As [`save`](Self::save), but waits for the checkpoint.
     pub(super) fn save_or_end(&mut self, better: Option<Best>) -> anyhow::Result<()> {
         let saved = self.save(better).and_then(|()| self.settle_save());
         saved.context("the run ends without a checkpoint of its last step")
     }
 
-    /// Marks the best checkpoint if this directory has it: the run may have ended before the mark, or resume from an
-    /// earlier step.
+    /// The run may have ended before the mark, or resume from an earlier step.
     pub(crate) fn settle_best(&self) {
         let Some(best) = self.session.progress.best else { return };
         if self.saver.checkpoints.best().ok().flatten() == Some(best.step) {

@@ -34,7 +34,7 @@ pub(crate) struct Session {
 pub(crate) struct Speed {
     /// FLOPs of one step, without recomputation.
     pub(crate) flops_per_step: f64,
-    /// The device's best FLOP/s, in large products and in steps of the run.
+    /// Best, in large products and in steps of the run.
     pub(crate) flops_per_second: Option<f64>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Speed {
 pub(crate) struct Progress {
     pub(crate) step: u64,
     pub(crate) cursor: Cursor,
-    /// Fingerprint of the training data; absent before step 1.
+    /// Absent before step 1.
     pub(crate) data: Option<Fingerprint>,
     /// Includes evaluations and checkpoints. Only the journal keeps it, so that equal runs leave equal checkpoints.
     #[serde(default, skip_serializing)]

@@ -41,7 +41,7 @@ enum What {
 }
 
 impl<'r> ShardGather<'r> {
-    /// Waits for updates and builds the list, equal on every rank. `None` if ranks do not shard the optimizer.
+    /// The list is equal on every rank. `None` if ranks do not shard the optimizer.
     pub(super) fn begin<I: Managed>(
         optimizer: &mut Optimizer<I>,
         ranks: &'r mut Ranks,

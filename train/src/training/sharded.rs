@@ -161,11 +161,10 @@ fn files(folder: &Path) -> Vec<Vec<u8>> {
 pub(super) struct Trained {
     /// Loss and norm of each step, by rank.
     pub(super) steps: Vec<Vec<[u32; 2]>>,
-    /// Weights, moments, state.
     pub(super) saved: [Vec<Vec<u8>>; 2],
 }
 
-/// Some steps on `worlds[0]` ranks, then as many more with the settings `later` on `worlds[1]`.
+/// As many steps again, with `later`, on `worlds[1]` ranks.
 pub(super) fn trained(settings: &[&str], worlds: [usize; 2], later: &[&str]) -> Trained {
     let [middle, end] = [(), ()].map(|()| tempfile::tempdir().expect("a folder"));
     let (first, second) = (config(settings), config(&[settings, later].concat()));

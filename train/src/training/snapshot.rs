@@ -122,7 +122,6 @@ pub(crate) fn save<I: Backend, B: Backend>(
     save_beside(folder, &state, config, tokenizer)
 }
 
-/// The checkpoint of a run without a step, whose weights `write` puts into a file.
 pub(crate) fn save_first(
     folder: &Path,
     write: impl FnOnce(&Path) -> Result<(), WeightsError>,
@@ -144,7 +143,7 @@ fn save_beside(folder: &Path, state: &State, config: &Config, tokenizer: &Tokeni
     Ok(())
 }
 
-/// Checks names, shapes and types of tensors, without reading numbers.
+/// Checks names, shapes and types, without reading numbers.
 pub(crate) fn check(folder: &Path) -> anyhow::Result<()> {
     let config = Config::load(&folder.join(CONFIG).to_string_lossy(), &[])?;
     let file = folder.join(WEIGHTS);
@@ -198,7 +197,6 @@ impl State {
     }
 }
 
-/// The position, and the optimizer with this process's moments.
 pub(crate) fn restore<I: Managed>(
     folder: &Path,
     config: &Config,

@@ -48,7 +48,6 @@ pub(crate) enum Display {
     Silent,
 }
 
-/// Results of a run that stay in memory.
 pub(crate) struct Outcome<I: Offloadable> {
     pub(crate) learner: Learner<Offload<I>>,
     pub(crate) session: Session,

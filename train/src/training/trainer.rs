@@ -93,7 +93,6 @@ impl<I: Offloadable> Trainer<I> {
             meter.data_arrived(&self.ranks);
             let step = data.step;
 
-            // Forward and backward; gradients are summed over all ranks.
             let (gradients, mut report) = self.gradients(&data)?;
 
             let train = &self.session.config.train;

@@ -10,7 +10,6 @@ use crate::progress::Report;
 /// By then kernels are chosen, and the pager knows the step.
 const BEFORE: u64 = 3;
 
-/// For a process that continues after step `taken` of `steps`.
 pub(super) fn watched(taken: u64, steps: u64) -> u64 {
     (taken + BEFORE + 1).min(steps)
 }

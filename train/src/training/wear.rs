@@ -57,14 +57,14 @@ impl Wear {
         self.written = self.written(counter);
     }
 
-    /// Whether to wait for the update under way. True early enough to measure a whole step below the limit.
+    /// True early enough to measure a whole step below the limit.
     pub(crate) fn has_to_be_exact(&self, counter: u64) -> bool {
         let written = self.written(counter);
         let step = written - self.written + self.states;
         self.limit.is_some_and(|limit| written + 4 * step > limit)
     }
 
-    /// Counts a step. Reason to stop, if another like it would exceed the limit.
+    /// A reason to stop, if another such step would exceed the limit.
     pub(crate) fn step(&mut self, counter: u64) -> Option<String> {
         let written = self.written(counter);
         (self.step, self.written) = (written - self.written, written);
@@ -110,7 +110,7 @@ mod tests {
         Wear::open(run, Some(limit), 7, states).expect("no journal, or one that can be read")
     }
 
-    /// Steps write `blocks` and, after each, states, until one would be too much; returns their number and bytes.
+    /// Steps write `blocks`, then states. Returns their number and bytes.
     fn steps_until_it_stops(mut wear: Wear, [blocks, states]: [u64; 2], late: u64) -> (u64, u64) {
         let (mut counter, mut under_way) = (7 + states, 0);
         wear.begin(counter);

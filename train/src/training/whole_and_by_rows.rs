@@ -123,11 +123,9 @@ fn files(folder: &TempDir) -> Vec<Vec<u8>> {
 pub(super) struct Trained {
     pub(super) steps: Vec<[u32; 2]>,
     pub(super) evaluation: u64,
-    /// Checkpoints in the middle and at the end: weights, moments, state.
     pub(super) saved: [Vec<Vec<u8>>; 2],
 }
 
-/// 24 steps with a skipped one, an evaluation and a resume.
 pub(super) fn trained(settings: &[&str], by_rows: bool) -> Trained {
     let config = config(settings);
     let mut training = Training::new(&config, by_rows);

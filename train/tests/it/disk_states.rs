@@ -67,7 +67,6 @@ fn states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format() {
         assert_success(&output);
         let summary = json(&output);
         assert_eq!(bits(&summary), bits(&roomy), "{settings:?}");
-        // States are written before the first step, and read for the checkpoint.
         let (written, read) = (number(&summary["bytes_to_disk"]), number(&summary["bytes_from_disk"]));
         assert_eq!(written, (1 + STEPS) * state, "{settings:?}");
         // Both moments' bases, and masters for the first tiles.
@@ -250,7 +249,6 @@ mod gate {
         let names = || fs::read_dir(&drive).expect("a folder").count();
         let settings = [&SHARED[..], &[HOST, "model.n_layer=4"]].concat();
         let divided = [&settings[..], &["memory.shard=true"]].concat();
-        // Two ranks' memory, less their chunks in flight.
         let roomy = number(&tiny.planned_on_two(&divided)["optimizer_host_bytes"]);
         let host = format!("memory.host_budget={}B", 2 * (roomy - (1 << 20)));
         let below = [&divided[..], &[&host], &DISK].concat();

@@ -167,7 +167,7 @@ fn run_on_a_small_disk(command: &Command, mib: u32, script: &str) -> Option<Outp
     Some(shell.output().expect("it starts"))
 }
 
-/// Kills a run amid its steps. Prints free blocks before, during and after, and the number of names left.
+/// Prints free blocks before, during and after, and the number of names left.
 const KILLED: &str = "free() { stat -f -c %f drive; }; \
     before=$(free); \
     \"$@\" >/dev/null 2>said & run=$!; \

@@ -45,7 +45,6 @@ fn examined(tiny: &Tiny, libraries: &Path, root: &Path) -> Value {
     report
 }
 
-/// The lines about parts of CUDA and Open MPI, and the conclusion.
 fn printed(mut doctor: Command, folder: &Path) -> String {
     let output = doctor.env("STAND_IN_CC", "90").env("PATH", folder).output().expect("it starts");
     assert_success(&output);

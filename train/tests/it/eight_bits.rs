@@ -83,7 +83,7 @@ const WIDE: [&str; 10] = [
 ];
 const MATRICES: u64 = 6 * 12 * 512 * 512;
 const EMBEDDING: u64 = 264 * 512;
-/// Most bytes of embedding rows in a step of fifteen tokens.
+/// Most bytes in a step of fifteen tokens.
 const ROWS: u64 = 4 * 15 * 512;
 
 /// 33/32 bytes of gradient out, and of weights in per pass.

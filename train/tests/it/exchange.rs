@@ -38,7 +38,7 @@ fn an_exported_model_comes_back_with_the_same_loss_and_learns_on() {
         serde_json::from_slice(&fs::read(tiny.join("published/config.json")).expect("reading"))
             .expect("JSON");
     assert_eq!((&described["model_type"], &described["n_embd"]), (&"gpt2".into(), &64.into()));
-    // After the 256 bytes: the last control token ends an answer, the first begins a document.
+    // The last control token ends an answer, the first begins a document.
     assert_eq!((&described["bos_token_id"], &described["eos_token_id"]), (&256.into(), &260.into()));
     let generation = fs::read(tiny.join("published/generation_config.json")).expect("reading");
     let generation: Value = serde_json::from_slice(&generation).expect("JSON");

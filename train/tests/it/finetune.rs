@@ -10,7 +10,6 @@ use serde_json::Value;
 use crate::program::{assert_code, assert_success, json, last_words, stderr, stdout, write_text};
 use crate::tiny::Tiny;
 
-/// A shape of Hugging Face's, and one id per byte.
 const BASE: [&str; 5] = [
     r#"model={"preset":"gpt2","n_layer":1,"n_head":2,"n_embd":64,"n_positions":64,"vocab_size":256}"#,
     "tokenizer.chat=false",

@@ -53,7 +53,6 @@ fn frozen_weights_come_in_as_often_as_they_are_used_and_leave_without_a_copy() {
         "train.recompute=1",
         "memory.device_budget=3MiB",
     ];
-    // Norms are too small to spill.
     let run = |out: &str, freeze: &str| tiny.run(out, &[&settings[..], &[freeze]].concat());
     let frozen = run("frozen", r#"train.freeze=["embedding","attention","mlp","head"]"#);
     let count = |key: &str| frozen[key].as_u64().expect("a number");

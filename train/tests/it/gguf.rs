@@ -19,10 +19,10 @@ const MOST: usize = 16;
 const WIDTH: usize = 64;
 const INNER: usize = 96;
 const WORDS: usize = 264;
-/// Two heads of queries, one of keys, wider than the stream's share.
+/// Wider than the stream's share.
 const HEAD: usize = 48;
 
-/// Answers of `llama.cpp` by family, as `goldens/continue.mjs` prints them.
+/// Printed by `goldens/continue.mjs`.
 const GOLDENS: &str = include_str!("../goldens/gguf.json");
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -35,7 +35,6 @@ fn goldens() -> BTreeMap<String, Golden> {
     serde_json::from_str(GOLDENS).expect("JSON")
 }
 
-/// Families with every feature that their architecture has.
 fn families() -> Vec<(&'static str, Value)> {
     let sizes = json!({
         "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": WIDTH,

@@ -158,7 +158,6 @@ fn blocks_that_stay_on_the_device_are_stepped_there() {
     let block = 4 * 12 * 128 * 128;
     assert_eq!(written("all") - written("mixed"), block, "the first block stays where it is");
 
-    // The optimizer's place, and the update during the second step.
     let shown = |run: &str| {
         let start = tiny.records(run, "start").remove(0);
         let updates = tiny.records(run, "step").iter().map(|step| step["host_step_ms"].as_f64()).collect();
@@ -214,11 +213,11 @@ const WIDE: [&str; 8] = [
     "eval.questions=[]",
 ];
 const EMBEDDING: u64 = 264 * 256;
-/// Most bytes of embedding rows in a step of fifteen tokens.
+/// Most bytes in a step of fifteen tokens.
 const ROWS: u64 = 4 * 15 * 256;
 const NARROWEST: &str = "memory.device_budget=1800KiB";
 
-/// Two bytes of gradient out, and of weight in per pass. Of the embedding, only named rows cross.
+/// Two bytes per number. Of the embedding, only named rows cross.
 #[test]
 fn a_step_moves_each_gradient_out_once_and_each_weight_in_twice() {
     let tiny = Tiny::new();
@@ -247,7 +246,7 @@ fn a_step_moves_each_gradient_out_once_and_each_weight_in_twice() {
     }
 }
 
-/// Rows cross with four bytes a number each way.
+/// Four bytes a number each way.
 #[test]
 fn only_the_embedding_rows_that_a_batch_names_cross_the_link() {
     let tiny = Tiny::new();
@@ -314,7 +313,6 @@ fn a_step_is_predicted_although_its_batch_names_other_rows() {
 /// budget proves the bound.
 const WORKING: u64 = 1800 << 10;
 
-/// Bytes on both tiers: the device's weights, the state, a waiting gradient.
 #[test]
 fn each_format_holds_its_stated_bytes_per_parameter() {
     let tiny = Tiny::new();
@@ -322,7 +320,7 @@ fn each_format_holds_its_stated_bytes_per_parameter() {
         [("f32", 16, 12, 16.1), ("bf16", 12, 8, 12.1), ("compact", 8, 8, 8.2)]
     {
         let state = format!("memory.optimizer_state={format}");
-        // Compact weights are on the device in the pass, on the host in the step: peaks differ in time.
+        // Compact weights are on the device in the pass, on the host in the step.
         let unlimited = (format != "compact").then_some("memory.device_budget=unlimited");
         for budget in [NARROWEST].into_iter().chain(unlimited) {
             let out = format!("{format}-{budget}");
@@ -353,7 +351,6 @@ const SMALL_THINGS: u64 = 8 << 10;
 #[test]
 fn a_run_fits_in_the_host_memory_that_its_plan_counts() {
     let tiny = Tiny::new();
-    // Mostly gradients; or also weights from the device; or activations, gone before the last gradients.
     let few: &[&str] = &[NARROWEST];
     let roomy: &[&str] = &["memory.device_budget=12MiB", "train.steps=2"];
     let many: &[&str] = &[
@@ -409,7 +406,6 @@ mod gate {
             "eval.questions=[]",
         ];
 
-        // The host run's settings, and the losses' largest difference.
         let wide: [(&[&str], f64); 2] = [(&[], 1e-4), (&["memory.device_blocks=1"], 1e-4)];
         let narrow: [(&[&str], f64); 2] =
             [(&["memory.optimizer_state=compact"], 5e-2), (&["memory.optimizer_state=bf16"], 2e-2)];

@@ -10,7 +10,6 @@ use crate::tiny::{TIGHT, Tiny, bits};
 
 const LOOKS_UP: &str = "model.longest_match=true";
 
-/// The last four documents, for validation, are copies.
 fn with_copies(tiny: &Tiny) {
     let document = |n: usize| format!("the {n}. river rises, the {}. river falls", n * 7 % 31);
     let order = (0..90).chain([3, 100, 101, 8, 102, 103, 21, 104, 105, 5]);
@@ -49,7 +48,6 @@ fn a_run_with_an_index_has_the_same_bits_under_a_budget_and_resumed() {
     assert_eq!(bits(&tiny.run("tight", &settings(&[TIGHT]))), bits(&whole));
     let hidden = tiny.run("hidden", &settings(&["model.match_pdrop=0.9"]));
     assert_ne!(bits(&hidden), bits(&whole), "what is hidden matters");
-    // A missing index is rebuilt.
     fs::remove_dir_all(tiny.join("run/data/index")).expect("it lies beside the shards");
     let output = tiny.train(&["--resume", "run/checkpoints/step-00000002", "--device", "cpu", "--json"]);
     assert_success(&output);
@@ -70,7 +68,7 @@ fn validation_is_reported_with_and_without_copies_of_training_text() {
     let number = |value: &Value| value.as_f64().expect("a number");
     let (copied, targets) = (number(&fresh["copied_targets"]), number(&fresh["targets"]));
 
-    // Four documents of 41 to 43 tokens; the split may cut the first.
+    // The split may cut the first of four documents.
     assert!((100.0..=4.0 * 43.0).contains(&copied) && targets > copied, "{evaluated}");
     assert_ne!(fresh["loss"], evaluated["loss"]);
     assert!((number(&fresh["perplexity"]).ln() - number(&fresh["loss"])).abs() < 1e-9, "{evaluated}");

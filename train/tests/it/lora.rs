@@ -148,7 +148,6 @@ fn adapters_have_the_same_bits_under_every_budget_and_in_groups_of_every_size() 
 #[test]
 fn frozen_weights_come_in_twice_a_step_and_leave_once_in_a_run() {
     let tiny = based();
-    // All other tensors are too small to spill.
     let small = [
         "train.steps=8",
         "train.micro_batch=1",

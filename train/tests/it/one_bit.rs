@@ -88,7 +88,6 @@ fn a_run_resumes_with_its_residuals_to_the_bits_of_an_uninterrupted_one() {
         let (resumed, said) = tiny.resume_with_log("2", &run, &["train.steps=7"]);
         assert!(!said.contains("without the residuals"), "{said}");
         assert_eq!(bits(&resumed), whole, "{more:?}");
-        // Without residuals the numbers differ.
         let lost = format!("{run}/checkpoints/step-00000004");
         fs::remove_file(tiny.join(&format!("{run}/ranks/0/residuals-00000004")))
             .expect("rank 0 saved its own");
@@ -114,7 +113,6 @@ fn residuals_that_do_not_fit_the_ranks_are_dropped_with_a_note() {
     fs::remove_file(tiny.join("run/ranks/1/residuals-00000006")).expect("rank 1 saved its own");
     let (_, said) = tiny.resume_with_log("2", "run", &["train.steps=8"]);
     assert!(said.contains("without the residuals of this checkpoint: rank 1: reading "), "{said}");
-    // One process has no residuals.
     let (_, said) = tiny.resume_with_log("1", "run", &["train.steps=9"]);
     assert!(!said.contains("residuals"), "{said}");
 }

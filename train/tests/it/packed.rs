@@ -70,7 +70,6 @@ fn all_verbs_see_the_weights_beside_which_adapters_have_learned() {
 #[test]
 fn packed_bytes_cross_the_link_exactly_twice_a_step_and_never_back() {
     let tiny = Tiny::new();
-    // Scales, adapters and norms are too small to spill.
     let shape = r#"model={"preset":"llama-160m","n_layer":4,"n_head":2,"n_embd":512,"n_inner":1024,"n_positions":32,"vocab_size":264}"#;
     tiny.run("base", &[shape, "eval.questions=[]", "train.steps=1", "train.micro_batch=1"]);
     let numbers = 4 * (4 * 512 * 512 + 3 * 512 * 1024);

@@ -98,7 +98,6 @@ fn a_run_resumes_with_each_ranks_moments_to_the_bits_of_an_uninterrupted_one() {
     let (again, _) = tiny.resume_with_log("2", lost, &["train.steps=10"]);
     assert_eq!(bits(&again), whole);
 
-    // One process continues with rank 0's moments.
     let (_, said) = tiny.resume_with_log("1", lost, &["train.steps=7"]);
     assert!(!said.contains("momentum"), "{said}");
 }

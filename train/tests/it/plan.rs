@@ -18,7 +18,7 @@ pub(crate) const SHAPES: [&[&str]; 3] = [
     &["train.optimizer=muon", "model.n_embd=256", "train.accumulate=2", "train.steps=2"],
 ];
 
-/// The device's peak and the largest operation are within 15 % of the plan.
+/// Within 15 % of the plan.
 pub(crate) fn assert_as_planned(output: &Output, settings: &[&str]) {
     assert_success(output);
     let said = stderr(output);

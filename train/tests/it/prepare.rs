@@ -25,7 +25,7 @@ fn one_command_turns_text_into_shards() {
         "{said}"
     );
 
-    // All tokens but the first are targets; those beyond full windows of 1024 are left out.
+    // Targets beyond full windows of 1024 are left out.
     let tokens = manifest.train.tokens;
     let seen = (tokens - 1) / 1024 * 1024;
     let share = format!(

@@ -16,7 +16,6 @@ use crate::program::{
 };
 use crate::tiny::{TIGHT, Tiny, bits};
 
-/// Four micro-batches, some without targets that count.
 pub(crate) const SHARED: [&str; 2] = ["train.accumulate=4", "train.micro_batch=1"];
 
 pub(crate) fn on(ranks: &str) -> [&str; 4] {
@@ -48,7 +47,6 @@ impl Tiny {
         self.run_to_end(Command::new(PROGRAM).args(arguments))
     }
 
-    /// A hanging command fails with its output.
     pub(crate) fn run_to_end(&self, command: &mut Command) -> Output {
         // A pipe stays open until all children end.
         let mut printed = [(), ()].map(|()| tempfile::tempfile().expect("a file"));
@@ -76,8 +74,7 @@ impl Tiny {
         json(&self.train(&[&begin("planned", "2")[..], &["--dry-run"], &set(settings)].concat()))
     }
 
-    /// Mean of the last 10 of 60 losses: above the exact exchange's by at most `margin`. The exact losses must fall by
-    /// more than 2.
+    /// The mean of the last 10 of 60 losses. Exact losses must fall by more than 2.
     pub(crate) fn assert_learns_on_two_nearly_as_well_as_exact(&self, exchange: &[&str], margin: f64) {
         let settings = [&SHARED[..], &["train.steps=60", "train.optimizer=adamw"]].concat();
         let last = |run: &str| {
@@ -129,7 +126,7 @@ impl Tiny {
         self.journal(out).matches(r#"{"kind":"step""#).count() as u64
     }
 
-    /// The ranks' process ids, in order, once a checkpoint is saved.
+    /// In order, once a checkpoint is saved.
     pub(crate) fn processes(&self, out: &str) -> Vec<u32> {
         let latest = self.join(out).join("checkpoints/latest");
         self.wait_until(out, || latest.exists(), "no checkpoint was saved");
@@ -279,7 +276,6 @@ fn ranks_under_a_plain_mpirun_have_the_bits_of_one_process() {
     assert_eq!(tiny.records("two/ranks/1", "step").len(), tiny.records("two", "step").len());
 }
 
-/// Each of two ranks sends half of the gradients; losses and votes are small.
 #[test]
 fn each_rank_sends_as_many_bytes_as_the_gradients_have() {
     if !has_mpi() {
@@ -351,7 +347,6 @@ fn ranks_evaluate_together_to_the_bits_of_one() {
     }
 
     let tiny = Tiny::new();
-    // Three batches for two ranks and for four; some targets do not count.
     let settings = [&SHARED[..], &["train.steps=3", "eval.every=1", "eval.sequences=3"]].concat();
     tiny.run("one", &settings);
     let keys = ["step", "loss", "bits_per_byte", "sequences"];
@@ -681,7 +676,6 @@ mod gate {
         assert!(!processes_in(tiny.path()).contains(&frozen), "it is still there");
     }
 
-    /// Before its first save, it restarts from the named checkpoint even if later ones exist.
     #[test]
     #[ignore = "gate: restarts a run of many steps"]
     fn a_run_resumed_from_a_named_checkpoint_restarts_from_its_own() {

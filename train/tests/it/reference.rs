@@ -19,7 +19,7 @@ const MOST: usize = 12;
 /// The answer for [`publish`]'s model, printed by `goldens/continue.py`.
 const GOLDEN: &str = include_str!("../goldens/continuation.json");
 
-/// A GPT-2 of one block, whose likeliest token no rounding changes.
+/// No rounding changes its likeliest token.
 fn publish(folder: &Path) {
     let (embedding, positions, words) = (64, 64, 264);
     let block = |name: &str| format!("transformer.h.0.{name}");

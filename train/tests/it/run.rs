@@ -178,7 +178,7 @@ fn a_second_run_without_a_name_leaves_the_first_untouched() {
     assert_eq!(fs::read(tiny.join("runs/tiny/summary.json")).expect("reading"), first);
 }
 
-/// Matrices have two of the threads' pieces: matmuls are divided, too.
+/// Two of the threads' pieces: matmuls are divided, too.
 #[test]
 fn the_number_of_threads_changes_no_bit_of_the_first_weights_or_of_training() {
     let tiny = Tiny::new();

@@ -54,7 +54,6 @@ impl User {
         serde_json::from_str(&text).expect("JSON")
     }
 
-    /// Applies `change` to the first entry, whose speed becomes [`PLANTED`].
     fn plant(&self, change: impl FnOnce(&mut Value)) {
         let mut kept = self.kept();
         let entry = &mut kept["entries"][0];
@@ -101,7 +100,7 @@ fn a_first_start_measures_and_later_ones_use_the_cache() {
 fn another_program_file_measures_again() {
     let mut user = User::new();
     user.program = user.tiny.join("train");
-    // Copied by another process: another test's child could hold the copy open for writing.
+    // Another test's child could hold the copy open for writing.
     let copied = Command::new("cp").arg(PROGRAM).arg(&user.program).status();
     assert!(copied.expect("cp runs").success());
     assert_measured(user.planned(), "a first start");

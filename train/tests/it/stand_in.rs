@@ -15,7 +15,7 @@ use crate::plan::{SHAPES, assert_as_planned};
 use crate::program::{CACHE, PROGRAM, assert_success, json};
 use crate::tiny::{Tiny, bits};
 
-/// A folder that plays a CUDA installation: passed by `cargo xtask test`, or built by the first test.
+/// Passed by `cargo xtask test`, or built by the first test.
 pub(crate) fn installation() -> Option<&'static Path> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
@@ -39,11 +39,8 @@ pub(crate) fn installation() -> Option<&'static Path> {
 
 #[derive(Clone, Copy)]
 enum Order {
-    /// At the call; the race detector reports unordered accesses.
     Eager,
-    /// As late as possible.
     Lazy,
-    /// Chosen by the seed, as streams and events allow.
     Random(u64),
 }
 
@@ -57,7 +54,6 @@ impl fmt::Display for Order {
     }
 }
 
-/// Eager and [`suite::schedule_seeds`]; in the gate also lazy.
 fn orders() -> impl Iterator<Item = Order> {
     let lazy = (suite::size() > Size::Quick).then_some(Order::Lazy);
     [Order::Eager].into_iter().chain(lazy).chain(suite::schedule_seeds().map(Order::Random))
@@ -116,7 +112,6 @@ impl StandIn {
         (output, report)
     }
 
-    /// Returns the bits.
     fn assert_spills_to_the_same_bits(&self, name: &str, budget: &str, settings: &[&str]) -> [String; 2] {
         let settings = [settings, &["train.steps=3", "eval.questions=[]"]].concat();
         let roomy = json(&self.train(&format!("{name}-roomy"), Order::Lazy, &settings));
@@ -148,7 +143,6 @@ fn overlapped_reads(trace: &Path) -> u64 {
     reads.len() as u64
 }
 
-/// The optimizer on the host with an embedding by rows; matrices cross the link in the compute type.
 const ON_HOST: [&str; 4] =
     ["memory.optimizer=host", "model.tie_word_embeddings=false", "model.n_layer=2", "train.recompute=1"];
 const NARROW: &str = "model.compute=bf16";
@@ -183,7 +177,6 @@ mod gate {
         let Some(stand_in) = StandIn::prepared() else { return };
         let crossing = [NARROW, "memory.stream=int8", "memory.gradients=int8"];
         stand_in.assert_spills_to_the_same_bits("int8", TIGHT_ON_HOST, &[&ON_HOST[..], &crossing].concat());
-        // Three steps read eight large gradients or more.
         assert!(
             overlapped_reads(&stand_in.tiny.join("int8-roomy.trace")) >= 8 * 3,
             "of every large gradient"

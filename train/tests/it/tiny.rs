@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::program::{CACHE, PROGRAM, assert_success, json, stdout, train};
 
-/// Matrices have 64 KiB or more: smaller tensors never move. The working set is about 4 MiB.
+/// Tensors below 64 KiB never move. The working set is about 4 MiB.
 const DESCRIPTION: &str = r#"{
   "model": {
     "preset": "nanochat", "n_layer": 1, "n_head": 2, "n_embd": 128, "n_positions": 64, "vocab_size": 264

@@ -2,7 +2,6 @@
 
 use crate::tiny::{TIGHT, Tiny, bits};
 
-/// Sixteen micro-batches of fifteen tokens under half of the weights' bytes.
 const SIXTEEN: [&str; 9] = [
     "memory.optimizer=host",
     "memory.device_budget=20MiB",

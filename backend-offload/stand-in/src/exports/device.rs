@@ -121,7 +121,6 @@ pub extern "C" fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, _dev
         // Threads per block: in all, along x and y; along z.
         1..=3 => 1024,
         4 => 64,
-        // Blocks per grid along each axis.
         5 => c_int::MAX,
         6 | 7 => 65535,
         8 => 48 << 10,

@@ -10,7 +10,7 @@ use crate::{
     report,
 };
 
-/// Locks the driver, counts the call, charges its price. Refuses calls after an error that stays.
+/// Counts and charges the call. Refuses calls after an error that stays.
 pub(super) fn enter(name: &'static str, kind: CallKind) -> Result<MutexGuard<'static, Driver>, Status> {
     report::count(|counters| counters.host.called(name));
     let mut driver = driver();

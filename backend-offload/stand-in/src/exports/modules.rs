@@ -131,7 +131,7 @@ fn check_shape(name: &str, grid: Dim, block: Dim, shared: usize) -> Result<(), S
     Err(Status::InvalidValue)
 }
 
-/// Most bytes assumed per thread: a small kernel is not charged for a whole pool.
+/// Assumed at most: a small kernel is not charged for a whole pool.
 const BYTES_PER_THREAD: u64 = 64 << 10;
 
 impl Driver {

@@ -90,7 +90,6 @@ impl Layout<'_> {
         Ok(map)
     }
 
-    /// Whether a row of this length, in bytes, can be swizzled.
     fn takes_rows_of(&self, bytes: u64) -> bool {
         let longest = if self.swizzle == 0 { u64::MAX } else { 16 << self.swizzle };
         bytes.is_multiple_of(16) && bytes <= longest

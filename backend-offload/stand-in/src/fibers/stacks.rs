@@ -21,7 +21,7 @@ impl Default for Stacks {
 unsafe impl Send for Stacks {}
 
 impl Stacks {
-    /// Provides at least `count` stacks. Earlier ones must not be in use.
+    /// Earlier stacks must not be in use.
     pub(super) fn provide(&mut self, count: usize) {
         if count <= self.count {
             return;

@@ -23,11 +23,11 @@ pub(crate) struct Launch {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Line(pub(crate) [u64; 8]);
 
-/// Set before each block: on a GPU, too, shared memory begins with no useful number.
+/// On a GPU, too, shared memory begins with no useful number.
 const SHARED_POISON: u8 = 0xFF;
 
 impl Launch {
-    /// Device addresses, and whether the kernel may write there.
+    /// Addresses, and whether the kernel may write there.
     pub(crate) fn operands(&self) -> impl Iterator<Item = (u64, bool)> {
         let parameters = self.kernel.parameters.iter().zip(&self.arguments);
         parameters

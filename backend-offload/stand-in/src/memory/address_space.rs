@@ -32,7 +32,6 @@ pub(super) struct AddressSpace {
     next: u64,
     end: u64,
     reuse: bool,
-    /// Retired pages by size, for reuse.
     retired: BTreeMap<u64, Vec<u64>>,
 }
 

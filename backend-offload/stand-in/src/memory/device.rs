@@ -72,7 +72,7 @@ impl DeviceMemory {
         self.used[device] + self.pools[device].unused()
     }
 
-    /// Unmaps unused memory down to each pool's threshold. Returns the bytes unmapped.
+    /// Returns the bytes unmapped.
     pub(crate) fn after_host_wait(&mut self) -> u64 {
         (0..self.pools.len()).map(|device| self.unmap(device, self.pools[device].release_threshold)).sum()
     }
@@ -244,7 +244,6 @@ impl DeviceMemory {
         block.filter(|block| block.range.contains(&address))
     }
 
-    /// Checks the allocations at these addresses, or all.
     pub(crate) fn check_guards(&self, operands: Option<&[u64]>, actor: &str) -> Result<(), Fault> {
         let Some(operands) = operands else {
             return self.blocks.values().try_for_each(|block| block.check_guards(actor));

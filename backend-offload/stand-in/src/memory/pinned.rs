@@ -52,7 +52,7 @@ impl PinnedMemory {
         Some(start)
     }
 
-    /// Whether the range is page-locked. A freed or partly page-locked range is a fault.
+    /// A freed or partly page-locked range is a fault.
     pub(crate) fn check(&self, range: &Range<u64>, actor: &str) -> Result<bool, Fault> {
         let at = range.start;
         match find(&self.blocks, at) {

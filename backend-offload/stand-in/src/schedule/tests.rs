@@ -11,7 +11,7 @@ struct Piece {
     after: Vec<usize>,
 }
 
-/// Queues a random program and runs it, partly in between. Returns the order.
+/// Runs a random program, partly while it is queued. Returns the order.
 fn run(mode: Mode, seed: u64) -> Vec<Piece> {
     let mut dice = Random::new(seed ^ 0x5eed);
     let mut schedule = Schedule::new(mode, seed);

@@ -36,7 +36,6 @@ impl Ended {
         assert!(self.report.contains(r#""findings":{}"#), "{}", self.report);
     }
 
-    /// Requires failure, with the finding on the last line and in the report.
     #[track_caller]
     pub(crate) fn ends_with(&self, finding: &str) -> &str {
         assert!(!self.status.success(), "{finding} was not found: {}", self.stderr);
@@ -59,7 +58,6 @@ impl Ended {
     }
 }
 
-/// Options such as `("MODE", "lazy")`.
 pub(crate) fn run(scenario: &str, options: &[(&str, &str)]) -> Ended {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);

@@ -222,7 +222,7 @@ impl Cuda {
         succeed(unsafe { cuMemFreeAsync(start, stream) });
     }
 
-    /// Page-locked numbers, valid until the scenario frees them.
+    /// Valid until the scenario frees them.
     pub(crate) fn pinned<T>(&self, count: usize) -> &'static mut [T] {
         self.try_pinned(count).unwrap()
     }
@@ -395,7 +395,7 @@ impl Cuda {
         compiled
     }
 
-    /// Blocks and threads along one axis, and bytes of dynamic shared memory.
+    /// Blocks, threads, and bytes of dynamic shared memory.
     pub(crate) fn launch(&self, kernel: u64, shape: (u32, u32, u32), stream: u64, arguments: &[Argument]) {
         succeed(self.try_launch(kernel, shape, stream, arguments));
     }

@@ -13,7 +13,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ("error_that_stays", error_that_stays),
 ];
 
-/// The second copy, into page-locked memory, fails. A stream that waits for it finds the error.
+/// The second copy fails. A stream that waits for it finds the error.
 fn failed_copy() {
     let cuda = Cuda::start();
     let [work, after, other] = [(); 3].map(|()| cuda.stream());

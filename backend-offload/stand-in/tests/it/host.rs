@@ -107,7 +107,6 @@ fn a_pageable_upload_holds_up_the_program_until_its_end() {
     assert!(ended.report.contains(waits), "{}", ended.report);
 }
 
-/// A thread waits for an event of a stream that waits behind a copy of 40 ms.
 fn collector(expected: f32) {
     let cuda = Cuda::start();
     let [work, collect] = [(); 2].map(|()| cuda.stream());
@@ -137,7 +136,6 @@ const TOUCH: &str = "#include <cuda_runtime.h>
 extern \"C\" __global__ void touch(float* x, const float* __restrict__ y) { x[threadIdx.x] = y[threadIdx.x]; }
 ";
 
-/// A kernel on operands of 10 MB and 90 MB in two allocations, or on the first as both.
 fn kernel(expected: f32, two_operands: bool) {
     let cuda = Cuda::start();
     let touch = cuda.kernel(TOUCH, "touch");

@@ -39,7 +39,7 @@ fn numbers(count: u16) -> Vec<f32> {
     (0..count).map(f32::from).collect()
 }
 
-/// Sums of 96 numbers: by shuffles within a warp, by shared memory between warps.
+/// By shuffles within a warp, by shared memory between warps.
 const REDUCTION: &str = "#include <cuda_runtime.h>
 typedef unsigned char uint8;
 extern \"C\" __global__ void __launch_bounds__(96)reduction (

@@ -31,7 +31,6 @@ fn out_of_memory() {
     assert_eq!(cuda.try_allocate(400 << 10, first), Err(OUT_OF_MEMORY));
     assert_eq!(cuda.try_allocate(1 << 50, first), Err(OUT_OF_MEMORY));
     cuda.free(x, first);
-    // The other stream's free is still pending.
     let y = cuda.allocate(1 << 20, second);
     cuda.free(y, second);
 }
@@ -127,7 +126,6 @@ fn allocations_are_refused_after_the_configured_number() {
     run("refused_allocations", &[("FAIL_ALLOCATIONS_AFTER", "2")]).passes();
 }
 
-/// Freed memory stays mapped until the host waits, and up to the threshold then.
 fn unmapped() {
     let cuda = Cuda::start();
     let stream = cuda.stream();
@@ -174,7 +172,6 @@ fn pinned_memory_is_read_when_the_copy_happens_and_pageable_memory_at_the_call()
     run("late_pinned_source", &LAZY).passes();
     let ended = run("pageable_source", &LAZY);
     ended.passes();
-    // The upload, and the download into pageable memory.
     assert_eq!(ended.counter("copies_pageable"), 2);
 }
 
@@ -207,7 +204,6 @@ fn a_download_into_pinned_memory_is_late_and_into_pageable_memory_immediate() {
     run("pageable_target", &LAZY).passes();
 }
 
-/// Three rows of four bytes, ten apart on the host, eight on the device.
 fn rows() {
     let cuda = Cuda::start();
     let stream = cuda.stream();

@@ -20,7 +20,6 @@ extern \"C\" __global__ void step(float* x, float by) {
 }
 ";
 
-/// Four streams use a buffer in turn; each step is a kernel, a copy through another buffer, or both.
 fn relay(waits: bool) {
     let cuda = Cuda::start();
     let step = cuda.kernel(STEP, "step");
@@ -145,7 +144,7 @@ fn the_stream_without_a_handle_and_blocking_streams_wait_for_each_other() {
     }
 }
 
-/// One thread waits for events of waiting streams, as CubeCL's collector does, while another works.
+/// One thread waits for events of waiting streams, as CubeCL's collector does.
 fn threads() {
     let cuda = Cuda::start();
     let [work, collect] = [(); 2].map(|()| cuda.stream());

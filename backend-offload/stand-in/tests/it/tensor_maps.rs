@@ -210,7 +210,7 @@ tma_load_im2col_4d(void const *desc_ptr,
 "#;
     let cuda = Cuda::start();
     let stream = cuda.stream();
-    // Eight channels, 7 by 5 pixels, 3 images: a filter of 3 by 3, padding of 1, strides of 2 and 1.
+    // A filter of 3 by 3, padding of 1, strides of 2 and 1.
     let (channels, width, height, images) = (8_i64, 7_i64, 5_i64, 3_i64);
     let sizes = [channels, width, height, images].map(i64::cast_unsigned);
     let values = numbers(sizes.iter().product());

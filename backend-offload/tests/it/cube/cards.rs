@@ -310,7 +310,7 @@ fn resident_products_with_tensor_maps_wait_for_nothing_and_move_nothing() {
 
 const ROUNDS: u64 = 4;
 
-/// Two pairs of operands take turns on a device that holds one pair and a product.
+/// The device holds one pair of operands and a product.
 fn clean_products<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);

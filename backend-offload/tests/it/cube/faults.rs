@@ -147,7 +147,7 @@ fn refused_allocations_are_worked_around(machine: &Machine) {
     }
 }
 
-/// Another program holds the rest of the device. Vulkan's driver cannot refuse.
+/// Vulkan's driver cannot refuse.
 #[cfg(feature = "cuda")]
 fn a_driver_out_of_memory_is_worked_around_or_reported(machine: &Machine) {
     let right = fault_free(machine);

@@ -13,7 +13,7 @@ use std::path::Path;
 
 const STEPS: usize = 8;
 
-/// The last, measured steps: a step may leave blocks that the next one evicts.
+/// Measured steps: one may leave blocks that the next evicts.
 const SETTLED: usize = 3;
 
 const KERNEL_US: u32 = 200;
@@ -75,14 +75,14 @@ fn recorded(file: &Path) -> Recording {
     whole
 }
 
-/// A step's operations, of which autodiff's maps change only the order.
+/// Autodiff's maps change only their order.
 fn operations(whole: &Recording) -> usize {
     let steps: Vec<_> = whole.events.split(|event| *event == Event::Step).collect();
     let is_operation = |event: &&Event| matches!(event, Event::Operation { .. });
     steps[STEPS - SETTLED].iter().filter(is_operation).count()
 }
 
-/// Drops each block after its last use: autodiff's maps vary the order.
+/// Autodiff's maps vary the order of drops.
 fn dropped_at_once(mut whole: Recording) -> Recording {
     let (mut last_uses, mut dropped) = (Vec::new(), BTreeSet::new());
 

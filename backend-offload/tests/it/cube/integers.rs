@@ -23,7 +23,6 @@ fn spilling<T: Target>(parameters: &Facts) -> Facts {
     wrong::<Spilling<T>>(&device)
 }
 
-/// Counts results that differ from the processor's.
 fn wrong<B: Backend>(device: &B::Device) -> Facts {
     let (rows, columns, limit) = (300, 500, 19_660);
     let numbers = |count: usize, step: usize, below: usize| -> Vec<i32> {
@@ -40,7 +39,7 @@ fn wrong<B: Backend>(device: &B::Device) -> Facts {
         Tensor::<B, 2, Int>::from_data(TensorData::new(numbers.clone(), shape), device)
     };
     let spread = tensor(&p, [1, columns]) * tensor(&m, [rows, 1]) + tensor(&a, [rows, 1]);
-    // CubeCL 0.10's `remainder_scalar` computes in floats, and gets 57 of these wrong.
+    // CubeCL 0.10's `remainder_scalar` computes in floats: 57 of these are wrong.
     let below = spread.bitwise_and_scalar(65_535.elem()).lower_elem(limit);
     let ones = Tensor::<B, 2>::ones([rows, columns], device).mask_fill(below, 0.0).into_data();
     let found = ones.iter::<f32>().map(|value| value == 0.0);

@@ -115,7 +115,7 @@ fn rewritten<T: Target>(parameters: &Facts) -> Facts {
     };
     let read = |descriptor| block_on(client.read_tensor_async(vec![descriptor]));
 
-    // No buffer ends with its tensor. On CUDA, the last one's rows have gaps.
+    // On CUDA, the last shape's rows have gaps.
     for shape in [vec![5], vec![(1 << 18) + 1], vec![300, 901]] {
         let len = ELEMENT * shape.iter().product::<usize>();
         let layout = client.create_tensor_from_slice(&vec![1; len], shape.as_slice().into(), ELEMENT);
@@ -170,7 +170,6 @@ fn counted_allocations<T: Target>(parameters: &Facts) -> Facts {
     Facts::default().with("allocations", count)
 }
 
-/// Under a budget, one operand is clean after a restore.
 fn launch_allocations<B: Backend>(device: &B::Device) -> u64 {
     let step = Tensor::<B, 2>::ones([512, 512], device);
     let others: Vec<_> = (0..4).map(|n| Tensor::<B, 2>::full([512, 512], n, device) * 2.0).collect();

@@ -26,7 +26,6 @@ pub trait Target: 'static {
     type Device: DeviceOps;
     type Runtime: InnerRuntime + Runtime<Device = Self::Device>;
     type Plain: Offloadable<Device = Self::Device, Offloaded: Backend<Device = Self::Device>>;
-    /// Two devices with a server each.
     fn devices() -> [Self::Device; 2];
     fn device() -> Self::Device {
         Self::devices()[0].clone()
@@ -70,7 +69,6 @@ fn present<T: Target>(_: &Facts) -> Facts {
     Facts::default().with("found", found.unwrap_or_default())
 }
 
-/// `folder` keeps autotune's results.
 #[derive(Debug, Clone)]
 pub enum Machine {
     #[cfg(feature = "wgpu")]
@@ -80,7 +78,7 @@ pub enum Machine {
 }
 
 impl Machine {
-    /// In the full suite with paranoid checks too. Tests share a folder: one process runs at a time.
+    /// Tests share a folder: one process runs at a time.
     #[cfg(feature = "wgpu")]
     pub fn vulkan() -> Vec<Self> {
         static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
@@ -99,7 +97,6 @@ impl Machine {
         found.into_iter().flat_map(machine).collect()
     }
 
-    /// Each test has its own folder for autotune's results.
     #[cfg(feature = "cuda")]
     pub fn stand_in(test: &str, schedules: Schedules) -> Vec<Self> {
         if !stand_in::is_available() {
@@ -110,7 +107,6 @@ impl Machine {
         schedules.map(|schedule| Self::StandIn { schedule, folder: folder.clone() }).collect()
     }
 
-    /// The deterministic schedule, with the race detector.
     #[cfg(feature = "cuda")]
     pub fn eager(test: &str) -> Option<Self> {
         Self::stand_in(test, Schedules::One).into_iter().next()
@@ -138,7 +134,7 @@ impl Machine {
         }
     }
 
-    /// Whether tests run all cases, or the most revealing: each process on Vulkan compiles its kernels.
+    /// Each process on Vulkan compiles its kernels.
     pub fn is_thorough(&self) -> bool {
         match self {
             #[cfg(feature = "wgpu")]

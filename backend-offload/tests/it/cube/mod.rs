@@ -53,8 +53,7 @@ macro_rules! children {
     };
 }
 
-/// On the stand-in, each promise runs under its [`Schedules`](crate::stand_in::Schedules). `gate` and `full` list
-/// longer suites' tests.
+/// `gate` and `full` list longer suites' tests.
 macro_rules! promises {
     (
         stand_in { $($quick:ident: $quick_schedules:ident),* $(,)? }

@@ -64,7 +64,6 @@ fn kernels_do_not_wait_for_earlier_reads() {
         assert_eq!(stand_in["findings"].to_string(), "{}");
         (report.number("under way"), stand_in["simulated_ms"].as_f64().expect("milliseconds"))
     };
-    // The dropped tensor's read is under way.
     for allocates in [false, true] {
         let child = || {
             let child = reads(&machine).with("lets go", 1);

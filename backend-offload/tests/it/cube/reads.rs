@@ -48,7 +48,6 @@ fn rounds<B: Backend>(
 
     for round in 0..ROUNDS {
         let tensor = work.clone() * (round as f32 + 1.0);
-        // Every second tensor changes during its read; the others' memory is reused.
         let kept = (keeps && round % 2 == 1).then(|| tensor.clone());
         let mut reading = Box::pin(tensor.into_data_async());
         let begun = match reading.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

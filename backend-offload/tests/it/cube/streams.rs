@@ -35,7 +35,6 @@ fn hand_over<T: Target>(parameters: &Facts) -> Facts {
     let config = OffloadConfig::new().max_bindings(3);
     let budget: Budget = parameters.text("budget").parse().expect("a budget");
     config.device_budget(budget).install::<Plain<T>>(&device).expect("installs");
-    // Managed blocks, and unmanaged small buffers.
     pass_on::<Spilling<T>>(&device, [512, 512]);
     pass_on::<Spilling<T>>(&device, [32, 32]);
     Facts::default()
@@ -68,7 +67,6 @@ fn tensors_handed_over_without_waiting_keep_their_values(machine: &Machine) {
     machine.run(machine.child("cube/hand over").with("budget", 4 * MIB));
 }
 
-/// Hands tensors around in fixed orders, with several streams per thread.
 fn hand_around<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);
@@ -147,7 +145,7 @@ fn exceed_budget<T: Target>(device: &T::Device) -> usize {
         let sum = large.clone() + large.transpose() * 2.0;
         let synced = Spilling::<T>::sync(device);
         let read = sum.mean().try_into_data();
-        // Operations drained by the read may fail after the first synchronisation.
+        // Operations that the read drains may fail later.
         let settled = Spilling::<T>::sync(device);
         read.is_err() && (synced.is_err() || settled.is_err())
     };

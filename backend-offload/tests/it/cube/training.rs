@@ -138,7 +138,7 @@ fn is_bit_identical_at_shares(machine: &Machine, program: &str) {
     );
 }
 
-/// By default, and with the plain backend's fusion. Later schedules reuse the reports, except in the full suite.
+/// Later schedules reuse the reports, except in the full suite.
 fn unlimited(
     machine: &Machine,
     program: &str,
@@ -206,7 +206,6 @@ fn check_bits_at_every_budget(
     tightest.expect("it is the last budget")
 }
 
-/// With a quarter of the host memory, or the largest block's need.
 fn check_bits_above_a_disk(
     machine: &Machine,
     program: &str,

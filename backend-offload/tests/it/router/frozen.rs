@@ -49,7 +49,7 @@ fn frozen(facts: &Facts) -> Facts {
     let mut optimizer = SgdConfig::new().init();
     let (mut before, mut loss) = (stats::<Flex>(&FlexDevice), 0.0);
     for step in 0..6 {
-        // The first steps teach the pager the order, and copy each weight to the host once.
+        // The first steps teach the order, and copy each weight to the host once.
         if step == 5 {
             before = stats::<Flex>(&FlexDevice);
         }

@@ -78,7 +78,6 @@ fn views(facts: &Facts) -> Facts {
         .with("bytes of three views", counters().device.in_use);
     let product = turned.clone().matmul(part.clone().transpose()).into_data();
 
-    // One view's use restores all.
     events::<Flex>(&FlexDevice);
     let others = [(); 3].map(|()| made_on_device());
     let away = events::<Flex>(&FlexDevice);

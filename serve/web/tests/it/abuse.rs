@@ -125,7 +125,6 @@ fn bodies_beyond_the_common_limit_are_a_503_until_others_are_read() {
     let held = body.len() - 1;
     let server = echo(Limits { all_body_bytes: 4 * held, ..limits });
     let small = || server.post("/v1/completions", "{\"prompt\": \"a\"}");
-    // All but the last byte.
     let begin = || {
         let (mut stream, request) = (server.connect(), post_request("/v1/completions", &body));
         // A refused body may be cut off.
@@ -281,7 +280,6 @@ fn is_closed(stream: &TcpStream) -> bool {
     closed
 }
 
-/// Repeats requests that are late or find all slots busy.
 fn still_answers(server: &TestServer) {
     for _ in 0..20_000 {
         let answered = TcpStream::connect(server.address).ok().is_some_and(|mut stream| {

@@ -9,7 +9,6 @@ use web::{Echo, KvMemory, Limits};
 
 use super::client::{Answer, TestServer, post_request, settings};
 
-/// Room for 100 tokens of 1 MiB.
 fn server(queue: usize) -> TestServer {
     let kv = KvMemory { budget: 100 << 20, bytes_per_token: 1 << 20, tokens: 100 };
     let echo = Echo { delay: Duration::from_millis(20), kv: Some(kv), ..Echo::default() };

@@ -88,7 +88,6 @@ fn a_signal_while_the_model_loads_ends_the_program_and_a_second_one_at_once() {
     const LOADS: &str = "SPILLWAY_TEST_LOADS";
     const LIMIT: Duration = Duration::from_mins(1);
     if std::env::var_os(LOADS).is_some() {
-        // The program under test: this one, in a process of its own.
         let settings = super::client::settings(web::Limits::default());
         return web::run(settings, |_worker| {
             std::thread::sleep(LIMIT);

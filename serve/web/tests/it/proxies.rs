@@ -69,7 +69,6 @@ fn found(need: Need, name: &str) -> Option<PathBuf> {
     need.found(program.ok_or_else(|| format!("{name} is not here")))
 }
 
-/// One slot and one waiting place, 100 ms a byte.
 fn server() -> TestServer {
     let settings =
         Settings { hosts: vec![NAME.to_owned()], ..settings(Limits { queue: 1, ..Limits::default() }) };

@@ -13,7 +13,7 @@ use super::exact::Wire;
 use super::{Restored, exact};
 use crate::ranks::{Job, Kept, Pairs, Ranks, SavedAt, Summed};
 
-/// By place in the model, not by order of sums.
+/// By place in the model.
 type Buffers = BTreeMap<usize, exchange::OneBit>;
 
 pub(crate) struct OneBit {

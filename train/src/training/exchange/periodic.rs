@@ -24,7 +24,7 @@ use super::Restored;
 use crate::optimizer::numbers;
 use crate::ranks::{Kept, Pairs, Ranks, SavedAt};
 
-/// Outer optimizers in the model's order; equal on all ranks.
+/// In the model's order; equal on all ranks.
 pub(crate) struct Periodic {
     settings: OuterStep,
     buffers: Vec<Outer>,
@@ -56,8 +56,8 @@ impl Periodic {
         Share { count: micro_batches as u64, world: 1, rank: 0 }
     }
 
-    /// The loss of all `count` micro-batches, each at its rank's weights, and this rank's norm. NaN or infinity on one
-    /// rank makes every norm NaN.
+    /// Each loss is at its rank's weights; the norm is this rank's. NaN or infinity on one rank
+    /// makes every norm NaN.
     pub(super) fn numbers<I: Managed>(
         learner: &Learner<Autodiff<I>>,
         losses: Vec<Tensor<I, 1>>,

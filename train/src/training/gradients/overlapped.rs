@@ -28,7 +28,6 @@ pub(crate) struct OverlappedReduce<I: Managed> {
     pub(crate) window: Option<WeightWindow<I>>,
 }
 
-/// Order of submission, buckets, and most elements under way.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ReduceOrder {
     pub(crate) ids: Vec<ParamId>,
@@ -36,7 +35,6 @@ pub(crate) struct ReduceOrder {
     window: usize,
     /// Each parameter's segment; the head's is above all.
     segments: Vec<usize>,
-    /// Whether a parameter is the last of its bucket.
     ends: Vec<bool>,
 }
 
@@ -53,7 +51,7 @@ struct UnderWay<I: Managed> {
 type Land<I> = fn(&mut Sum<'_, I>, ParamId, Vec<f32>, Shape, &<I as BackendTypes>::Device);
 
 impl ReduceOrder {
-    /// With recomputed segments of `every` blocks: the head, segments from last to first, embeddings with the first.
+    /// With recomputed segments: the head, segments from last to first, embeddings with the first.
     /// Otherwise the model's order.
     pub(crate) fn of_pass<B: Backend>(gpt: &Gpt<B>, every: Option<usize>, world: usize) -> Self {
         let mut in_turn = gpt.learning();
@@ -126,7 +124,7 @@ impl<I: Managed> OverlappedReduce<I> {
 }
 
 impl<I: Managed> Sum<'_, I> {
-    /// Submits a parameter with complete gradients if it is next.
+    /// Gradients must be complete. Does nothing before its turn.
     pub(crate) fn submit<const D: usize>(&mut self, id: ParamId, shape: Shape, device: I::Device) {
         if self.reduce.as_ref().is_none_or(|reduce| !reduce.is_next(id)) {
             return;

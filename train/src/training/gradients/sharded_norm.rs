@@ -39,7 +39,6 @@ impl<I: Managed> Sum<'_, I> {
         Ok(self.host.as_ref().map_or(norm.unwrap_or_default(), |_| super::sum::together(norm, on_host)))
     }
 
-    /// This rank's squares, in the order of their sums.
     fn own_squares(&mut self, gpt: &Gpt<Autodiff<I>>) -> anyhow::Result<HashMap<ParamId, f64>> {
         let (ids, of_each): (Vec<_>, Vec<_>) = self.norms.take_each(gpt).into_iter().unzip();
         let read = if of_each.is_empty() { Vec::new() } else { read(of_each)? };

@@ -19,7 +19,7 @@ use crate::optimizer::{HostPart, Owners, Passes, SquaredNorms, WeightWindow, nar
 pub(crate) struct Sum<'a, I: Managed> {
     pub(crate) share: Share,
     parts: PartialSums,
-    /// Complete gradients of parameters stepped on the device, and their norms.
+    /// Complete, of parameters stepped on the device.
     pub(crate) grads: GradientsParams,
     pub(crate) norms: SquaredNorms<I>,
     pub(crate) host: Option<&'a mut HostPart>,
@@ -31,7 +31,6 @@ pub(crate) struct Sum<'a, I: Managed> {
     pub(crate) failure: Option<String>,
 }
 
-/// Micro-batches that pass each segment together.
 #[derive(Default)]
 struct Group {
     /// Micro-batches of earlier groups.
@@ -97,12 +96,10 @@ impl<'a, I: Managed> Sum<'a, I> {
         self.share.range().is_empty()
     }
 
-    /// One micro-batch for each entry of `named`.
     pub(crate) fn begin_group(&mut self, named: Vec<Option<Arc<[u32]>>>) {
         self.group.named = named;
     }
 
-    /// A group has kept `bytes` of segment inputs.
     pub(crate) fn keeps(&mut self, bytes: u64) {
         self.group.kept_inputs = self.group.kept_inputs.max(bytes);
     }
@@ -122,7 +119,7 @@ impl<'a, I: Managed> Sum<'a, I> {
         gpt.visit(&mut Arrival { place, arrived: &mut arrived, sum: self });
     }
 
-    /// Waits for the last update. Its failure counts unless one came before.
+    /// A failure counts unless one came before.
     pub(crate) fn settle(&mut self) {
         if let Some(host) = &mut self.host
             && let Err(error) = host.settle()
@@ -140,7 +137,6 @@ impl<'a, I: Managed> Sum<'a, I> {
         }
     }
 
-    /// Whether a parameter's sum ends with the micro-batch at `place`.
     fn is_last(&self, place: usize) -> bool {
         self.share.world == 1 && self.ends(place)
     }
@@ -170,7 +166,7 @@ impl<'a, I: Managed> Sum<'a, I> {
         self.held.add(bytes);
     }
 
-    /// Sends a group's sum to the host once. Gradients in tiles go one by one, each with its own random bits.
+    /// Gradients in tiles go one by one, each with its own random bits.
     fn arrive_on_host<const D: usize>(
         &mut self,
         id: ParamId,

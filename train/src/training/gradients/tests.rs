@@ -24,7 +24,6 @@ fn data(micro_batches: i32) -> StepData {
         inputs: vec![first, 1, 2, 3],
         targets: vec![1, 2, 3, first],
         followers: Some(vec![2, 264, first, 264]),
-        // Unequal counts of targets: one in two here, all in the others.
         mask: (first % 2 == 0).then(|| vec![1.0, 0.0, 1.0, 0.0]),
     };
     StepData { step: 1, micro_batches: (5..5 + micro_batches).map(micro_batch).collect() }
@@ -192,8 +191,7 @@ fn ranks_that_step_apart_have_the_gradients_of_their_own_micro_batches() {
     assert!((loss - f64::from(each[0].1)).abs() < 1e-6, "{loss} {}", each[0].1);
 }
 
-/// Rank 1 has the last of four micro-batches, with target weights so large that squares, or also the loss, are
-/// infinite.
+/// Large target weights make squares, or also the loss, infinite.
 #[test]
 fn nan_or_infinity_on_one_rank_skips_the_step_on_all_and_leaves_no_trace() {
     let kinds = [
@@ -294,7 +292,7 @@ fn a_step_is_done_again_by_all_that_live_whichever_call_fails() {
 
     // After the sums: a vote, losses, the norm, a vote.
     let votes = [4, 1].map(|before_end| calls[1] - before_end);
-    // Some calls of all, and each of the last, which only some ranks may miss.
+    // The last calls too, which only some ranks may miss.
     let some = || (0..calls[1]).filter(|at| at % 7 == 0 || at + 6 > calls[1]);
 
     for fault in [Fault::Die, Fault::Deaf] {

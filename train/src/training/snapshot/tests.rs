@@ -35,7 +35,6 @@ fn write(folder: &Path, config: &Config) -> anyhow::Result<()> {
     )
 }
 
-/// Errors of resuming and inspecting after `change` of the sealed moments.
 fn refused(change: impl Fn(&mut Vec<(String, TensorView<'_>)>)) -> [String; 2] {
     let run = tempfile::tempdir().expect("a folder");
     let config = config();

@@ -157,7 +157,7 @@ mod tests {
         );
     }
 
-    /// The script's outcome. The trainer's digest is `one` for a single process, `several` for ranks.
+    /// The digest is `one` for a single process, `several` for ranks.
     fn outcome_of_ranks(gpus: &str, [one, several]: [&str; 2]) -> (bool, String) {
         let name = format!("gpu-check-ranks-{gpus}-{one}-{several}-{}", std::process::id());
         let folder = env::temp_dir().join(name);

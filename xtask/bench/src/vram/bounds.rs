@@ -107,7 +107,6 @@ pub(super) mod tests {
         run
     }
 
-    /// The second cell has all figures and waits for each copy.
     pub(in super::super) fn measured() -> Vec<Cell> {
         let mut cells = three();
         let run = spilling(&mut cells);

@@ -95,7 +95,6 @@ pub(super) fn to_csv(cells: &[Cell]) -> String {
 pub(super) mod tests {
     use super::{super::summary::tests::summary, *};
 
-    /// Fits at half of its peak, not at a quarter.
     pub(in super::super) fn three() -> Vec<Cell> {
         let spilling = Summary {
             tokens_per_second: 2160.0,

@@ -19,7 +19,6 @@ fn an_answer_goes_on_while_another_conversation_is_asked() {
     browser.write("#question", &format!("{long}{ENTER}"));
     browser.until("document.querySelector('.live .words')?.textContent.length > 3");
 
-    // At once, before the answer ends.
     let busy = browser.run(
         "document.querySelector('#list li:last-child .open').click();
          return document.querySelector('#list li:first-child .busy')?.ariaLabel",

@@ -54,7 +54,6 @@ fn a_model_without_a_chat_template_continues_texts() {
     browser.reload();
     assert_eq!(answers(&browser).len(), 3);
 
-    // The text is longer than the context.
     browser.until("document.querySelector('#model').textContent !== ''");
     super::settings::record_requests(&browser);
     ask(&browser, &format!("{}end", "long ".repeat(90)));

@@ -35,7 +35,6 @@ fn two_tabs_keep_each_others_conversations() {
 
     browser.switch_to(&second);
     assert_eq!(titles(&browser), json!(["of the first", "of the second", "before"]));
-    // Deleted in one tab, and answered in the other.
     browser.write("#question", &format!("{}{ENTER}", "long ".repeat(20)));
     browser.until("document.querySelector('.live .words')?.textContent.length > 3");
     browser.switch_to(&first);
@@ -101,7 +100,6 @@ fn a_retried_answer_and_an_edited_question_keep_their_earlier_versions_and_what_
     browser.click(".turn:nth-child(2) button[aria-label='Later version']");
     assert_eq!(answers(&browser), ["three"]);
 
-    // A deleted version leaves the others.
     browser.click(".turn:nth-child(2) button[aria-label^='Delete']");
     assert_eq!(answers(&browser), ["one", "two"]);
     assert_eq!(browser.count(".turn:nth-child(2) [role=img]"), 0);

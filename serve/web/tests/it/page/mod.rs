@@ -191,7 +191,6 @@ fn settings_reach_the_server_and_a_refusal_is_shown_verbatim() {
     ask(&browser, "abcdefgh");
     assert_eq!(answers(&browser), ["abcd"]);
     assert!(browser.text(".turn.model .figures").contains("cut at the longest length"));
-    // No room for the first exchange.
     ask(&browser, &"i".repeat(30));
     assert!(browser.text(".turn:last-child .figures").contains("the oldest question left out"));
     ask(&browser, &"j".repeat(60));
@@ -232,7 +231,6 @@ fn every_control_has_a_name_and_the_keyboard_reaches_it() {
     }
 }
 
-/// Returns the number of visible controls.
 fn all_have_names(browser: &Browser, within: &str) -> u64 {
     let marked = browser.run(&format!(
         "const seen = [...document.querySelector('{within}').querySelectorAll('button, input, textarea, a')];
