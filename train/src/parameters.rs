@@ -9,7 +9,6 @@ use runs::config::{Config, CrossingKind, PlacementKind, StreamKind};
 
 use crate::rule::steps_on_device_only;
 
-/// Where a parameter's owner steps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Home {
     /// Moments are tensors.

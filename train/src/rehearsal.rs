@@ -95,7 +95,6 @@ fn shortened(config: &Config, text: &Path) -> Config {
     config
 }
 
-/// One sequence each for training and validation.
 fn write_text(path: &Path, sequence: usize) -> std::io::Result<()> {
     let mut file = fs::File::create(path)?;
     file.write_all(&b"ab".repeat(2 * sequence + 2))

@@ -99,7 +99,6 @@ fn facade(version: &str, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The folder of the crate's source in cargo's registry.
 fn fetched(version: &str) -> Result<PathBuf> {
     let asking = Workspace::read()?.target.join("burn-0.22").join(version);
     fs::create_dir_all(asking.join("src"))?;
@@ -168,7 +167,6 @@ fn copy_workspace(nested: &Path, name: &str, edit: impl Fn(&str) -> String) -> R
     Ok(copied)
 }
 
-/// Makes paths absolute that lead out of the workspace.
 fn rooted(manifest: &str, root: &Path) -> String {
     let root = root.display();
     manifest

@@ -37,7 +37,6 @@ impl<'a> Page<'a> {
     }
 }
 
-/// The record's first table.
 fn render(record: &str, page: &str) -> Result<String> {
     let rows = page.lines().skip_while(|line| !line.starts_with("| Model |"));
     let table: String = rows.take_while(|line| line.starts_with('|')).flat_map(|row| [row, "\n"]).collect();

@@ -157,7 +157,7 @@ impl OnDisk {
         pipeline.when_written(&self.0, then);
     }
 
-    /// Fails if a write failed. Valid once the pipeline has ended.
+    /// Valid once the pipeline has ended.
     pub(crate) fn check_written(&self) -> Result<(), HostOptimError> {
         match self.0.failure.get() {
             Some(failure) => Err(failure.clone().into()),

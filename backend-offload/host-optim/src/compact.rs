@@ -159,7 +159,6 @@ fn step_block<G: Number>(
     *bases = encode(moments, first, second);
 }
 
-/// Returns the codes' bases.
 #[inline(always)]
 fn encode([firsts, seconds]: &Moments, first: &mut [u8], second: &mut [u8]) -> [u16; 2] {
     let largest = |moments: &[u16; BLOCK]| moments.iter().fold(0, |most: u16, x| position(*x).max(most));

@@ -75,7 +75,6 @@ impl RowGradient {
         Ok(())
     }
 
-    /// Adds the remaining partial sums from the right.
     pub(crate) fn complete(&mut self, memory: &HostMemory, name: &str) -> Result<(), OffloadError> {
         while self.partial_sums.len() > 1 {
             self.add_last(memory, name)?;

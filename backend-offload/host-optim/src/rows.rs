@@ -31,7 +31,6 @@ pub struct HostRows {
     state: HostState,
     width: usize,
     times: HostBuffer,
-    /// The latest steps, which some row may miss.
     missed: Vec<MissedStep>,
     /// The next row in turn, and the time when this round began.
     turn: (usize, u32),

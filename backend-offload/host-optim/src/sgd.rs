@@ -37,7 +37,6 @@ impl Sgd {
 
 impl SgdFactors {
     #[inline(always)]
-    /// Returns weight and velocity.
     pub(crate) fn step(&self, weight: f32, velocity: f32, gradient: f32) -> [f32; 2] {
         let velocity = velocity * self.momentum + gradient * self.scale;
         [weight * self.shrink - velocity * self.lr, velocity]

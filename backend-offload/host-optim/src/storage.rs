@@ -161,7 +161,7 @@ impl Storage {
         }
     }
 
-    /// Calls `read` with these parts' bytes, range by range, in order.
+    /// Range by range, in order.
     pub(crate) fn read(
         &self,
         parts: Range<usize>,

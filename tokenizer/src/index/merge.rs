@@ -66,7 +66,6 @@ impl Merge<'_> {
         Ok(low)
     }
 
-    /// Writes positions in order, each with the tokens in common with the previous context.
     pub(super) fn write(
         &self,
         parts: &[Range<u64>],

@@ -3,8 +3,8 @@
 //! Buffers travel in pieces, so other ranks' rows take little memory and stay in cache. Pieces change no bit: no
 //! element is added to another.
 //!
-//! On several hosts with several ranks each, ranks first add within their host, then each slice crosses the network once
-//! per host (`hosts_send_each_sum_over_the_network_once`).
+//! On several hosts with several ranks each, ranks first add within their host. Then each slice crosses the network
+//! once per host (`hosts_send_each_sum_over_the_network_once`).
 
 use std::ops::Range;
 
@@ -233,7 +233,6 @@ pub(crate) fn nothing_of_each<'a>(world: usize) -> Vec<&'a mut [u8]> {
     (0..world).map(|_| &mut [] as &mut [u8]).collect()
 }
 
-/// Fills the slices of other ranks.
 pub(crate) fn gather<T: Pod>(engine: &mut dyn Engine, whole: &mut [T], slices: &Slices) -> Result<()> {
     let rank = engine.rank();
     if slices.has_two_levels() {
@@ -275,7 +274,7 @@ fn gather_among<T: Pod>(
     engine.all_to_all(&send, &mut receive)
 }
 
-/// Places for row `level` of each rank; empty for ranks with fewer rows.
+/// Empty for ranks with fewer rows.
 fn one_row_of_each<'a, T: Number>(
     received: &'a mut [T],
     width: usize,
@@ -307,7 +306,7 @@ fn add_row<T: Number>(rows: &mut [T], width: usize, left: usize, right: usize) {
     add_to(&mut before[left * width..][..width], &after[..width]);
 }
 
-/// Appends the sum of rows of `width` elements, in tree order; zeros without rows.
+/// In tree order; zeros without rows.
 pub(crate) fn add_rows<T: Number>(rows: &mut [T], width: usize, order: &[Block], sum: &mut Vec<T>) {
     let tree = join_rows(rows, width, order);
     match tree.finish(|left: &mut usize, right| add_row(rows, width, *left, right)) {

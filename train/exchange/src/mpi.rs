@@ -139,7 +139,7 @@ impl Mpi {
         unsafe { (ulfm.revoke)(self.communicator) == 0 }
     }
 
-    /// Whether all living ranks said `ok`; an error if a call failed on some rank.
+    /// An error if a call failed on some rank.
     fn agree(&mut self, agree: unsafe extern "C" fn(Handle, *mut c_int) -> c_int, ok: bool) -> Result<bool> {
         const WELL: c_int = 2;
         let mut flags = c_int::from(ok) | if self.broken { 0 } else { WELL };

@@ -58,12 +58,11 @@ pub(crate) fn blocks(range: Range<u64>) -> Vec<Block> {
     blocks
 }
 
-/// A contribution of each rank.
 pub(crate) fn one_each(world: usize) -> Vec<Block> {
     (0..world as u64).map(|index| Block { level: 0, index }).collect()
 }
 
-/// Combines consecutive blocks. `add` adds the second item to the first.
+/// `add` adds the second item to the first.
 pub(crate) struct Tree<I> {
     stack: Vec<(Block, I)>,
 }

@@ -43,7 +43,6 @@ impl Slices {
         self.slices.len() / self.on_host
     }
 
-    /// Whether several hosts have several ranks each.
     pub(crate) fn has_two_levels(&self) -> bool {
         self.on_host > 1 && self.hosts() > 1
     }

@@ -91,7 +91,7 @@ impl Waiting {
         *self.lock() = State::default();
     }
 
-    /// Excuses the next call: another rank has announced work of its own.
+    /// Another rank has announced work of its own.
     pub(crate) fn excuse_next_call(&self) {
         self.lock().is_excused = true;
     }

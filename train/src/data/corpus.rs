@@ -30,7 +30,6 @@ pub(crate) struct Data {
     pub(crate) indexes: Option<Indexes>,
 }
 
-/// A set of shards.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) name: String,

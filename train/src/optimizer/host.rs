@@ -109,7 +109,6 @@ impl HostPart {
         })
     }
 
-    /// Whether the state is a velocity instead of two moments.
     pub(super) fn keeps_velocity(&self) -> bool {
         self.settings.train.optimizer == OptimizerKind::Sgd
     }
@@ -168,7 +167,7 @@ impl HostPart {
         Ok(name.is_some_and(|name| self.settings.parameters.form(&name).gradients_in_tiles))
     }
 
-    /// The state, once its gradient has arrived. A failed arrival is reported once.
+    /// A failed arrival is reported once.
     pub(super) fn state(&mut self, id: ParamId) -> Result<Option<&mut HostState>, HostOptimError> {
         if let Some(arriving) = self.receiving.states.remove(&id) {
             let (state, outcome) = arriving.wait()?;
@@ -193,7 +192,7 @@ impl HostPart {
         Ok(self.squares_of_each()?.into_iter().map(|(_, squares)| squares).sum())
     }
 
-    /// Sums of squares of the gradients, in the model's order.
+    /// In the model's order.
     pub(crate) fn squares_of_each(&mut self) -> Result<Vec<(ParamId, f64)>, HostOptimError> {
         self.gather()?;
         let squares = self.order.iter().map(|id| {

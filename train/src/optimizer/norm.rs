@@ -43,7 +43,7 @@ impl<I: Backend> SquaredNorms<I> {
         (!squares.is_empty()).then(|| Tensor::cat(squares, 0).sum().sqrt())
     }
 
-    /// Each gradient's sum of squares, shape `[1]`, in the model's order.
+    /// Shape `[1]`, in the model's order.
     pub(crate) fn take_each<B: AutodiffBackend<InnerBackend = I>>(
         &mut self,
         model: &Gpt<B>,

@@ -27,7 +27,7 @@ pub(crate) struct Owned {
 }
 
 impl Owners {
-    /// Divides the parameters of `gpt`, the same way on all ranks.
+    /// The same on all ranks.
     pub(crate) fn new<B: Backend>(shard: ShardKind, gpt: &Gpt<B>, ranks: &Ranks) -> Self {
         if ranks.is_alone() || !shard.has_owners() {
             return Self::default();

@@ -60,7 +60,6 @@ fn gradients(gpt: &Gpt<Tape>, value: f32) -> GradientsParams {
     uniform.1
 }
 
-/// Compares an update with `expected(dims, old)`.
 fn assert_step(settings: &TrainSection, gradient: f32, stride: Stride, expected: impl Fn(usize, f32) -> f32) {
     let before = gpt();
     let old = values(&before);
@@ -92,7 +91,6 @@ pub(crate) fn norm_of(gpt: &Gpt<Tape>, gradients: &GradientsParams) -> f32 {
     arrivals.1.take_global(gpt).expect("there are gradients").into_scalar()
 }
 
-/// Bits of the gradients of all parameters that learn.
 pub(crate) fn values_of(gpt: &Gpt<Tape>, gradients: &GradientsParams) -> Vec<u32> {
     struct Bits<'g>(&'g GradientsParams, Vec<u32>, Vec<ParamId>);
     impl ModuleVisitor<Tape> for Bits<'_> {
@@ -177,7 +175,6 @@ fn a_group_has_its_own_rate_and_decay_under_every_rule() {
             let (old, new) = (of(&old, name), of(&still, name));
             assert!((new - kept * old).abs() < 1e-6, "{optimizer:?}, {name}: {old} became {new}");
         }
-        // The first step of AdamW has the size of the rate.
         if optimizer == OptimizerKind::AdamW {
             let moved = of(&old, "wte") - of(&stepped(3.0), "wte");
             assert!((moved - 0.025).abs() < 1e-5, "{moved}");

@@ -1,10 +1,10 @@
-//! The blocks' matrices of which each rank keeps those that it owns (`memory.shard` = `"weights"`).
+//! The blocks' matrices of which each rank keeps its own (`memory.shard` = `"weights"`).
 //!
-//! All ranks enter recomputed segments in one order. On entering, a rank drops the last segment, waits for the matrices
-//! of this one, and requests those of the next: two segments are held at most
+//! All ranks enter recomputed segments in one order. On entering, a rank drops the last segment, waits for this one's
+//! matrices and requests the next one's: two segments are held at most
 //! (`a_rank_holds_a_share_of_the_weights_and_gathers_two_segments_at_most`). Sums and gathers share a thread.
 //!
-//! A use asks for its matrix by [`OnDemand`]. The parameter receives the gradient; only the owner's has weights, unless in
+//! A use gets its matrix by [`OnDemand`]. The parameter receives the gradient; only the owner's has weights, unless in
 //! tiles. Embeddings, vectors and the head are whole on all ranks and travel after each step.
 //!
 //! A training pass announces its route; a forward pass begins at its first segment. A rank with fewer passes enters the
@@ -159,7 +159,6 @@ impl<I: Managed> Window<I> {
 }
 
 impl<I: Managed> WeightWindow<I> {
-    /// Drops other owners' matrices.
     pub(super) fn without_others<B: AutodiffBackend<InnerBackend = I>>(
         owners: &Owners,
         host: Option<&HostPart>,
@@ -300,8 +299,8 @@ impl<I: Managed> Session<I> {
         Ok(Self(Some((window.clone(), sums))))
     }
 
-    /// As [`end`](Self::end), after gathers for `passes` forward passes. Texts may end at other tokens on other ranks, as
-    /// kernels differ: no rank may gather less often.
+    /// [`end`](Self::end) after gathers for `passes` forward passes. Kernels differ, so texts may end at other tokens
+    /// on other ranks: no rank may gather less often.
     pub(crate) fn end_after<T>(
         self,
         passes: usize,

@@ -95,7 +95,6 @@ impl Learned {
         self
     }
 
-    /// Whether all weights learn.
     fn all(self) -> bool {
         self.frozen + self.frozen_below == 0
     }
@@ -155,8 +154,8 @@ impl Learned {
 /// f32 tensors of a piece's size.
 const OPERANDS_PER_DECODING: u64 = 2;
 
-/// Under adapters: block matrices in the base's form, a head in the compute type, others in f32, a narrow copy of a tied
-/// head.
+/// Under adapters: block matrices in the base's form, a head in the compute type, others in f32, and a tied head's
+/// narrow copy.
 fn frozen_bytes(config: &Config) -> u64 {
     let (model, base) = (&config.model, config.memory.base);
     let bytes = |parameter: &ParameterInfo| {

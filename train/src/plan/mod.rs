@@ -49,7 +49,6 @@ pub(crate) struct Plan {
     pub(crate) steps: u64,
     pub(crate) micro_batch: usize,
     pub(crate) accumulate: usize,
-    /// Micro-batches that pass each segment together.
     pub(crate) together: usize,
     pub(crate) sequence: usize,
     pub(crate) tokens_per_step: u64,
@@ -148,8 +147,8 @@ pub(crate) struct Held {
     pub(crate) spills: u64,
 }
 
-/// Floating-point operations per token, forward and backward, without gradients of frozen weights, adapters' own, and the
-/// backward pass below all that learns.
+/// FLOPs per token, forward and backward, without frozen weights' gradients, adapters' own FLOPs, and the backward pass
+/// below all that learns.
 pub(crate) fn flops_per_token(config: &Config, footprint: &Footprint, recompute: bool) -> f64 {
     let time = config.sequence();
     let saved = Learned::new(config, footprint).saved_flops_per_token(footprint, time, recompute);

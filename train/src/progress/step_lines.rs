@@ -46,7 +46,6 @@ impl StepLines {
     }
 }
 
-/// Removes the changing line.
 pub(crate) fn clear() -> &'static str {
     if stderr().is_terminal() { "\x1b[2K" } else { "" }
 }

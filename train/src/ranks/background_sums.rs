@@ -63,7 +63,6 @@ pub(crate) struct Job {
     pub(crate) ends_bucket: bool,
 }
 
-/// Sums of a bucket's jobs.
 pub(crate) type Summed = exchange::Result<Vec<Vec<f32>>>;
 
 struct Returned {
@@ -76,7 +75,6 @@ impl Ranks {
         self.begin_sums(|_, bucket| Ok(vec![Vec::new(); bucket.len()]))
     }
 
-    /// Begins sums, each bucket's made by `sum`.
     pub(crate) fn begin_sums(
         &mut self,
         mut sum: impl FnMut(&mut dyn Engine, Vec<Job>) -> Summed + Send + 'static,
@@ -129,7 +127,7 @@ impl Ranks {
         Ok(BackgroundSums { calls, sums, gathered: Some(gathered), thread, stood: Stood::default() })
     }
 
-    /// Waits for all sums. Fails with the first error.
+    /// Fails with the first error.
     pub(crate) fn end_sums(&mut self, sums: BackgroundSums) -> anyhow::Result<()> {
         let begun = Instant::now();
         _ = sums.calls.send(Call::End);
@@ -155,7 +153,8 @@ impl BackgroundSums {
         Gathers { calls: self.calls.clone(), gathered, stood: self.stood.clone() }
     }
 
-    /// Waits for the next sum, whose bucket must be whole; `None` after a failure, empty on ranks that do not own the parameter.
+    /// Waits for the next sum, whose bucket must be whole. `None` after a failure; empty on ranks that do not own the
+    /// parameter.
     pub(crate) fn take(&self) -> Option<Vec<f32>> {
         self.stood.wait_for(&self.sums)
     }

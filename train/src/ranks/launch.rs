@@ -170,7 +170,6 @@ impl Restart {
     }
 }
 
-/// Replaces `options` and their values by `added`.
 fn with(arguments: Vec<OsString>, options: &[&str], added: &[&OsStr]) -> Vec<OsString> {
     let mut left = Vec::with_capacity(arguments.len() + added.len());
     let mut arguments = arguments.into_iter();

@@ -51,7 +51,7 @@ impl Ranks {
         said
     }
 
-    /// Broadcasts rank 0's bytes; others pass an empty slice.
+    /// Other ranks pass an empty slice.
     pub(crate) fn broadcast(&mut self, said: &[u8]) -> anyhow::Result<Vec<u8>> {
         if self.is_alone() {
             return Ok(said.to_owned());

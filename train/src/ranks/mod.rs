@@ -1,6 +1,7 @@
 //! The ranks of a run: processes that share a step's micro-batches and take the same step.
 //!
-//! Only rank 0 saves and prints, and samples unless weights are divided; all evaluate (`ranks_evaluate_together_to_the_bits_of_one`). All compare weights at the end
+//! Only rank 0 saves and prints, and samples unless weights are divided. All evaluate
+//! (`ranks_evaluate_together_to_the_bits_of_one`) and compare weights at the end
 //! (`ranks_that_end_with_other_weights_than_rank_0_are_an_error_of_all`). Each has its own GPU
 //! (`each_rank_takes_its_own_gpu_and_ends_with_the_bits_of_one`).
 
@@ -65,7 +66,7 @@ impl<E: Watched> Metered for Counted<E> {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
-    /// Bytes, calls and their time, with background sums.
+    /// Includes background sums.
     pub(crate) costs: Costs,
     /// Time that the training thread waited.
     pub(crate) stood: Duration,
@@ -189,7 +190,6 @@ impl Ranks {
         Ok(())
     }
 
-    /// The exact exchange, by hosts.
     pub(crate) fn exact(&self) -> exchange::Exact {
         exchange::Exact::default().on_hosts_of(self.host.of_each)
     }

@@ -101,7 +101,7 @@ fn path_of(run: &Path, rank: usize, kept: Kept, step: u64) -> PathBuf {
     run.join("ranks").join(rank.to_string()).join(format!("{}{step:08}", kept.prefix()))
 }
 
-/// Saves `pairs` in `run` and removes files without a checkpoint.
+/// Removes files without a checkpoint.
 fn save(run: &Path, place: Place, at: SavedAt<'_>, kept: Kept, pairs: Pairs<'_>) -> io::Result<()> {
     let path = path_of(run, place.0, kept, at.step);
     let folder = path.parent().unwrap_or(run);
@@ -174,7 +174,6 @@ fn load(run: &Path, place: Place, at: SavedAt<'_>, kept: Kept) -> anyhow::Result
     header.lengths.into_iter().map(|[own, part]| Ok([numbers(own)?, numbers(part)?])).collect()
 }
 
-/// Digests the bytes read through it.
 struct Summed<R> {
     from: R,
     digest: Sha256,

@@ -52,7 +52,6 @@ fn timeline(step: u64, stretches: u64) -> Value {
         "bytes_in": list(|at| at * 2048), "waited_us": list(|_| 250)})
 }
 
-/// A run with a resume, a skipped step, a failed save and an early stop.
 fn eventful() -> Vec<Value> {
     let mut records = vec![start(0)];
     records.extend((1..=80).map(|at| step(at, 300)));

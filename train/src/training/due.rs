@@ -23,8 +23,7 @@ const ENDINGS: [(Option<Ending>, u8); 4] =
     [(None, 0), (Some(Ending::Done), 8), (Some(Ending::Interrupted), 16), (Some(Ending::Diverged), 24)];
 
 impl Due {
-    /// Due work waits for the first step with equal weights, every `equal_every`. `stop` is this
-    /// process's own request.
+    /// Due work waits for the first step with equal weights, every `equal_every`. `stop` is this process's own request.
     pub(crate) fn after(config: &Config, progress: &Progress, equal_every: u64, stop: bool) -> Self {
         if diverged(config, progress.withheld) {
             return Self { save: true, ending: Some(Ending::Diverged), ..Self::default() };

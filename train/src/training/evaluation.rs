@@ -171,8 +171,7 @@ pub(crate) fn trial<I: Offloadable>(model: &Learner<Tape<I>>, session: &Session)
 }
 
 impl<I: Offloadable> Trainer<I> {
-    /// Returns the loss to rank 0 if it is the lowest yet. Repeats after a survivable loss of
-    /// ranks.
+    /// Returns the loss to rank 0 if it is the lowest yet. Repeats after a survivable loss of ranks.
     pub(super) fn evaluate(&mut self, events: &mut Events<I>) -> anyhow::Result<Option<Best>> {
         self.optimizer.settle()?;
         let evaluation = loop {

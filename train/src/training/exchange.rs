@@ -95,8 +95,7 @@ impl Exchange {
         }
     }
 
-    /// For local steps, over this rank only. Returns gradients of parameters that this rank steps
-    /// on its device.
+    /// For local steps, over this rank only. Returns gradients of parameters that this rank steps on its device.
     pub(crate) fn sum<I: Managed>(
         &mut self,
         Pass { learner, data, host, owners, passes, window }: Pass<'_, I>,
@@ -174,8 +173,8 @@ impl Exchange {
         }
     }
 
-    /// Equalises weights after the last step and each multiple of the local steps. Returns whether
-    /// weights were sent. A failure leaves the model unusable.
+    /// Equalises weights after the last step and each multiple of the local steps. Returns whether weights were sent. A
+    /// failure leaves the model unusable.
     pub(crate) fn synchronise<B: AutodiffBackend>(
         &mut self,
         gpt: Gpt<B>,

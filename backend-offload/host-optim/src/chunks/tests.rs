@@ -220,7 +220,6 @@ fn a_panic_within_a_step_makes_the_state_unreadable() {
 
 const LAYOUT: Layout = Layout { format: Format::F32, moments: Moments::Two };
 
-/// States `a`, `b` and `c` with these numbers of chunks.
 fn in_line(disk: &DiskMemory, chunks: [usize; 3]) -> [Storage; 3] {
     let mut names = ["a", "b", "c"].into_iter();
     chunks.map(|chunks| {
@@ -229,8 +228,7 @@ fn in_line(disk: &DiskMemory, chunks: [usize; 3]) -> [Storage; 3] {
     })
 }
 
-/// Sets all masters to 1. Calls `within` with each chunk's number over all states. Returns each state's result, and the
-/// states reported as written.
+/// Returns each state's result, and the states reported as written. `within` gets each chunk's number over all states.
 fn step_in_line(
     kept: &mut [Storage; 3],
     within: impl Fn(usize),

@@ -14,7 +14,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 impl<R: InnerRuntime> OffloadServer<R> {
-    /// Reports an error that no operand carries.
     pub(in crate::cubecl) fn new_failure(
         &mut self,
         error: Arc<OffloadError>,

@@ -323,7 +323,6 @@ impl Streaming {
         }
     }
 
-    /// An event of the only part of the only item.
     fn content_frame(&mut self, kind: &str, mut fields: Value) {
         fields["item_id"] = json!(self.reply.message);
         fields["content_index"] = json!(0);

@@ -165,7 +165,6 @@ impl<'a> Encoder<'a> {
         Some(EncodedPart { split, begins: false, drawn: 0, tokens, trained: None, questions, bytes: 0 })
     }
 
-    /// Moves a document and its copies into an empty split.
     fn fill_empty_split(&mut self, parts: &mut [EncodedPart]) {
         let SplitRule::Document { val_fraction, .. } = self.rule else { return };
         let drawn = || parts.iter().filter(|part| part.begins).map(|part| part.drawn);

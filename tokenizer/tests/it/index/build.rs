@@ -166,7 +166,6 @@ fn an_index_takes_at_most_eight_bytes_a_token_and_its_steps_count_every_token() 
         IndexStep::Match => matched = progress.tokens,
     });
     let made = made.expect("built");
-    // The last token has no follower.
     assert_eq!((sorted, matched), (made.tokens - 1, made.tokens - 1));
     let corpora = sets.open(&["a"], 2).expect("it opens");
     assert!(corpora.indexes()[0].bytes() <= 8 * made.tokens, "{} bytes", corpora.indexes()[0].bytes());

@@ -171,7 +171,6 @@ fn windows_have_the_features_of_their_inputs() {
     let text = tokens(&documents);
     let expected = brute::features(&text, 2);
 
-    // The second is longer than a shard.
     for (length, align) in [(9, Align::Document), (50, Align::Document)] {
         let plan = WindowPlan { length, align, shuffle: true };
         let dataset = TokenDataset::open(sets.path("a"), Split::Train, &bytes(), plan);

@@ -95,7 +95,7 @@ fn survival_is_on() -> bool {
 }
 
 impl Library {
-    /// Loads the library and checks that it is Open MPI; starts nothing.
+    /// Refuses any MPI but Open MPI; starts nothing.
     pub(super) fn load(name: &str) -> Result<Self> {
         // SAFETY: constructors of Open MPI touch nothing of this program. Global, because its plugins look for its
         // symbols.

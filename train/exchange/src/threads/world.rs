@@ -33,7 +33,7 @@ pub(super) struct Letter {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Result of a vote, the same on all living ranks.
+/// The same on all living ranks.
 #[derive(Debug, Clone)]
 pub(super) struct Agreed {
     pub(super) ok: bool,

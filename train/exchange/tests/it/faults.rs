@@ -279,7 +279,6 @@ proptest! {
 
 #[test]
 fn a_fault_at_any_one_call_of_any_exchange_ends_with_an_error_or_the_right_result_on_every_rank() {
-    /// Runs every exchange until the first error; also returns the number of calls.
     fn attempt(mut engine: Threads) -> (Vec<Vec<u32>>, Option<Error>, u64) {
         let mut done = Vec::new();
         let mut all = || -> Result<(), Error> {

@@ -6,7 +6,7 @@ use exchange::threads::{self, Threads};
 use exchange::{Alone, Bf16, Counted, Engine, Exact, Exchange, OneBit, Pairwise, Share, all_gather, shards};
 use proptest::prelude::*;
 
-/// A contribution of any magnitude whose sum shows its association.
+/// Its sum shows its association.
 pub fn contribution(seed: u64, n: u64, len: usize) -> Vec<f32> {
     let mut state = seed ^ (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut next = || {

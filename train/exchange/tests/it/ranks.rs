@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_mins(2);
 
 #[derive(Debug)]
 pub struct End {
-    /// Whether every rank succeeded; `None` if the job had to be killed.
+    /// `None` if the job had to be killed.
     pub success: Option<bool>,
     pub printed: String,
 }
@@ -44,7 +44,6 @@ pub struct Installation {
     unpacked: bool,
 }
 
-/// Every installed Open MPI: the one in PATH, and release 5 if it was unpacked.
 pub fn installations() -> Vec<Installation> {
     let here = [Need::Mpi.found(Installation::of_path()), Need::Mpi5.found(Installation::unpacked())];
     here.into_iter().flatten().collect()

@@ -54,7 +54,6 @@ impl Engine for Routes {
     }
 }
 
-/// Bytes received by each rank from each.
 fn routes(world: usize, work: impl Fn(&mut Routes) + Sync) -> Vec<Vec<usize>> {
     threads::on_each(world, |inner| {
         let mut routes = Routes { inner, received: vec![0; world] };

@@ -126,7 +126,7 @@ impl Unsealed {
         Ok(Saved { path: self.checkpoints.path_of(self.step), bytes })
     }
 
-    /// Returns the files' bytes.
+    /// The files' bytes.
     fn put_in_place(&self) -> anyhow::Result<u64> {
         let Self { checkpoints, step, sequence } = self;
         let partial = checkpoints.partial_path_of(*step);

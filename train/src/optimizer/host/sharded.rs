@@ -15,7 +15,6 @@ use super::super::streamed::{on_demand, placeholder};
 use super::{HostPart, Stride};
 
 impl HostPart {
-    /// Receives only gradients: another rank has the state.
     pub(in crate::optimizer) fn receive_gradients_only(
         &mut self,
         id: ParamId,
@@ -46,7 +45,6 @@ impl HostPart {
         Ok(own)
     }
 
-    /// Stores a gradient's sum over ranks.
     pub(crate) fn land(&mut self, id: ParamId, sum: &[f32]) -> Result<(), HostOptimError> {
         if let Some(table) = self.table.as_ref().filter(|table| table.is(id)) {
             return table.rows().replace_gradient(sum);

@@ -56,8 +56,7 @@ impl Periodic {
         Share { count: micro_batches as u64, world: 1, rank: 0 }
     }
 
-    /// Each loss is at its rank's weights; the norm is this rank's. NaN or infinity on one rank
-    /// makes every norm NaN.
+    /// Each loss is at its rank's weights; the norm is this rank's. NaN or infinity on one rank makes every norm NaN.
     pub(super) fn numbers<I: Managed>(
         learner: &Learner<Autodiff<I>>,
         losses: Vec<Tensor<I, 1>>,

@@ -51,8 +51,8 @@ struct UnderWay<I: Managed> {
 type Land<I> = fn(&mut Sum<'_, I>, ParamId, Vec<f32>, Shape, &<I as BackendTypes>::Device);
 
 impl ReduceOrder {
-    /// With recomputed segments: the head, segments from last to first, embeddings with the first.
-    /// Otherwise the model's order.
+    /// With recomputed segments: the head, segments from last to first, embeddings with the first. Otherwise the
+    /// model's order.
     pub(crate) fn of_pass<B: Backend>(gpt: &Gpt<B>, every: Option<usize>, world: usize) -> Self {
         let mut in_turn = gpt.learning();
         let places = in_turn.iter().map(|(id, _)| *id).zip(0..).collect();

@@ -4,7 +4,6 @@ use super::planning::{Dice, Script};
 use super::*;
 use std::collections::HashMap;
 
-/// Where an omniscient pager may keep a block's contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum At {
     Undefined,

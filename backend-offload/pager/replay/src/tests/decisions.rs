@@ -21,7 +21,6 @@ fn training() -> Recording {
     script.recording
 }
 
-/// Six blocks read in a cycle; every other one is also written.
 fn sweep() -> Recording {
     let mut script = Script::default();
     let blocks: Vec<usize> = (0..6).map(|_| script.born(40)).collect();

@@ -96,7 +96,6 @@ impl Tiers {
     }
 }
 
-/// A program over four blocks; one may begin on the host.
 fn program(dice: &mut Dice) -> (Recording, Vec<u64>) {
     let mut script = Script::default();
     let sizes: Vec<u64> = (0..4).map(|_| 1 + dice.below(3)).collect();

@@ -101,7 +101,7 @@ fn sizes(dice: &mut Dice) -> Vec<u64> {
     (0..LAYERS).map(|_| 10 + dice.below(40)).collect()
 }
 
-/// Training with all or no steps marked. `between` runs after each.
+/// `between` runs after each.
 pub(super) fn training(
     steps: usize,
     marks: bool,
@@ -204,7 +204,6 @@ fn without_a_budget_nothing_is_learned() {
 
 #[test]
 fn an_interruption_costs_no_more_than_itself() {
-    // After every fourth step, an unmarked, longer evaluation.
     let evaluates = |script: &mut Script, step: usize, weights: &[usize]| {
         for _ in 0..if step % 4 == 3 { 5 } else { 0 } {
             script.evaluate(weights, 17);
