@@ -8,7 +8,8 @@ use crate::tiny::{Tiny, bits};
 const SHAPE: &str = r#"model={"preset":"nanochat","n_layer":4,"n_head":2,"n_embd":256,"n_inner":512,"n_positions":64,"vocab_size":264}"#;
 const FROZEN: &str = r#"train.freeze=["blocks.0-2"]"#;
 const HOST: &str = "memory.optimizer=host";
-const GROUPS: &str = r#"train.groups=[{"match":"mlp","lr_scale":0.1,"weight_decay":0},{"match":"blocks.3","lr_scale":0.5}]"#;
+const GROUPS: &str =
+    r#"train.groups=[{"match":"mlp","lr_scale":0.1,"weight_decay":0},{"match":"blocks.3","lr_scale":0.5}]"#;
 
 fn run(tiny: &Tiny, out: &str, settings: &[&str]) -> serde_json::Value {
     tiny.run(out, &[&[SHAPE, "eval.questions=[]"], settings].concat())
