@@ -22,6 +22,12 @@ impl Share {
         range(self.count, self.world, self.rank)
     }
 
+    /// This rank's micro-batches in [`groups`] of at most `most`.
+    pub fn groups(&self, most: usize) -> Vec<Range<usize>> {
+        let own = self.range();
+        groups([own.start; 2], (own.end - own.start) as usize, most)
+    }
+
     /// Partial sums held after this rank's first `added` micro-batches.
     pub fn held(&self, added: u64) -> usize {
         let begin = self.range().start;

@@ -28,7 +28,7 @@ use models::{Gpt, OnDemand};
 use super::streamed::Waited;
 use super::{HostPart, Owners};
 use crate::ranks::{BackgroundSums, Gathers, Ranks};
-use matrices::{Form, List, Matrices, Own, WithoutOthers};
+use matrices::{Form, Matrices, Matrix, Own, WithoutOthers};
 
 pub(crate) struct WeightWindow<I: Backend>(Arc<Mutex<Window<I>>>);
 
@@ -175,9 +175,7 @@ impl<I: Managed> WeightWindow<I> {
         every: usize,
     ) -> anyhow::Result<Option<Self>> {
         let device = gpt.wte.val().inner().device();
-        let mut list = List { owners, host, every: every.max(1), path: Vec::new(), segments: Vec::new() };
-        gpt.visit(&mut list);
-        let segments = list.segments;
+        let segments = Matrix::segments(owners, host, gpt, every.max(1));
         if segments.is_empty() {
             return Ok(None);
         }

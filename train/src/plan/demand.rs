@@ -4,7 +4,7 @@
 //! and the backward pass (all gradients). A spilled weight leaves once a step: its host copy stays valid until its
 //! update.
 
-use exchange::{OneBit, Share, groups};
+use exchange::{OneBit, Share};
 use models::{Chunks, Footprint};
 use runs::config::{Config, CrossingKind, ExchangeKind, OptimizerKind, ShardKind};
 
@@ -65,11 +65,8 @@ impl Passes {
     pub(super) fn new(config: &Config, ranks: usize) -> Self {
         let micro_batches = config.train.accumulate.div_ceil(ranks) as u64;
         let most = config.train.together.count().unwrap_or(1);
-        let own = |rank| {
-            let own = Share { count: config.train.accumulate as u64, world: ranks, rank }.range();
-            groups([own.start; 2], (own.end - own.start) as usize, most)
-        };
-        let ranks: Vec<_> = (0..ranks).map(own).collect();
+        let count = config.train.accumulate as u64;
+        let ranks: Vec<_> = (0..ranks).map(|rank| Share { count, world: ranks, rank }.groups(most)).collect();
         let together = ranks.iter().flatten().map(ExactSizeIterator::len).max().unwrap_or(1) as u64;
         Self { micro_batches, groups: ranks.iter().map(Vec::len).max().unwrap_or(1) as u64, together }
     }

@@ -4,11 +4,10 @@ use models::ParameterInfo;
 use runs::config::{Config, ShardKind};
 
 use super::demand::Passes;
-use super::placement::in_tiles;
+use super::placement::{NARROW, in_tiles};
 use crate::parameters::{Form, Home, home};
 
 const WIDE: u64 = 4;
-const NARROW: u64 = 2;
 
 /// Zeros if each rank holds all weights.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -90,10 +90,7 @@ impl<I: Managed> Learner<Autodiff<I>> {
         if sum.window().is_none() {
             return 0;
         }
-        let of_rank = |rank| {
-            let range = Share { rank, ..sum.share }.range();
-            groups([range.start; 2], (range.end - range.start) as usize, self.pass.together).len()
-        };
+        let of_rank = |rank| Share { rank, ..sum.share }.groups(self.pass.together).len();
         (0..sum.share.world).map(of_rank).max().unwrap_or(own) - own
     }
 

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use anyhow::anyhow;
 use backend_offload::{HostMemory, Managed};
-use burn::module::{ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{ModuleMapper, Param, ParamId};
 use burn::tensor::{
     DType, Shape, Tensor, TensorData, TensorPrimitive,
     backend::{AutodiffBackend, Backend},
 };
 use exchange::neighbours;
 use host_optim::{Code, tile_bytes, tile_tensors};
-use models::OnDemand;
+use models::{Gpt, OnDemand, ParameterInfo};
 
 use super::super::gather::by_owner;
 use super::super::streamed::{Crossing, Waited, on_demand, placeholder};
@@ -50,6 +50,25 @@ pub(super) enum Own<I: Backend> {
 }
 
 impl Matrix {
+    /// Those that ranks gather, by segments of `every` blocks.
+    pub(super) fn segments<B: Backend>(
+        owners: &Owners,
+        host: Option<&HostPart>,
+        gpt: &Gpt<B>,
+        every: usize,
+    ) -> Vec<Vec<Self>> {
+        let mut segments = Vec::<Vec<Self>>::new();
+        for (id, ParameterInfo { name, .. }) in gpt.learning() {
+            let Some(owned) = owners.get(&name) else { continue };
+            let Some(block) = owned.gathered else { continue };
+            let segment = block / every;
+            segments.resize(segments.len().max(segment + 1), Vec::new());
+            let (owner, shape, form) = (owned.rank, owned.shape.clone(), Form::new(host, &name));
+            segments[segment].push(Self { id, owner, shape, form });
+        }
+        segments
+    }
+
     pub(super) fn bytes(&self) -> usize {
         let elements = self.shape.num_elements();
         match self.form {
@@ -171,37 +190,5 @@ impl<B: AutodiffBackend<InnerBackend: Managed>> ModuleMapper<B> for WithoutOther
         let nothing =
             placeholder(Form::new(self.host, &name).kind(), param.lazy_shape(), &param.lazy_device());
         Param::initialized(param.id, Tensor::from_inner(nothing).require_grad())
-    }
-}
-
-pub(super) struct List<'a> {
-    pub(super) owners: &'a Owners,
-    pub(super) host: Option<&'a HostPart>,
-    pub(super) every: usize,
-    pub(super) path: Vec<String>,
-    pub(super) segments: Vec<Vec<Matrix>>,
-}
-
-impl<B: Backend> ModuleVisitor<B> for List<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        let name = self.path.join(".");
-        let Some(owned) = self.owners.get(&name) else { return };
-        let Some(block) = owned.gathered else { return };
-        let segment = block / self.every;
-        self.segments.resize(self.segments.len().max(segment + 1), Vec::new());
-        self.segments[segment].push(Matrix {
-            id: param.id,
-            owner: owned.rank,
-            shape: owned.shape.clone(),
-            form: Form::new(self.host, &name),
-        });
     }
 }
