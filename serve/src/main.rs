@@ -39,7 +39,7 @@ struct Args {
     /// Answers at once; further ones wait. Each takes memory for keys and values.
     #[arg(long, value_name = "N", default_value_t = Batching::default().slots)]
     slots: usize,
-    /// Memory for keys and values of all answers, such as 2GiB or 30% of what the weights leave; by default half of it.
+    /// Memory for keys and values of all answers, such as 2GiB or 30% of what the weights leave; by default half of that.
     #[arg(long, value_name = "SIZE")]
     kv_budget: Option<Budget>,
     /// Prompt tokens read between two tokens of the running answers.

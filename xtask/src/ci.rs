@@ -11,6 +11,7 @@ use xtask::{
 };
 
 use crate::{
+    features,
     test::Test,
     times::{Times, minutes},
 };
@@ -75,13 +76,7 @@ impl Step {
             Self::Fmt => vec![Invocation::cargo("fmt --all --check")],
             Self::Tidy => vec![Invocation::cargo("xtask tidy")],
             Self::Clippy => vec![clippy()],
-            Self::Features => each_feature_alone(&Workspace::read()?.member("backend-offload")?.features)
-                .into_iter()
-                .chain([
-                    Invocation::cargo("check --release -p train --no-default-features"),
-                    Invocation::cargo("test --release -p web --features structured -- grammar tools openai"),
-                ])
-                .collect(),
+            Self::Features => features::beside_pins()?,
             Self::Instructions => vec![Invocation::cargo("xtask instructions")],
             Self::Test => Vec::new(),
             Self::Doc => vec![doc()],
@@ -108,19 +103,6 @@ fn doc() -> Invocation {
     Invocation::cargo("doc --release --workspace --no-deps").environment("RUSTDOCFLAGS", "-D warnings")
 }
 
-/// Left to `cargo xtask test --full`: they choose another compiler, or no user names them.
-const WITHOUT_CODE_OF_THEIR_OWN: [&str; 4] = ["cube", "default", "metal", "vulkan"];
-
-/// Read from the manifest: an added one is checked too.
-fn each_feature_alone(features: &[String]) -> Vec<Invocation> {
-    let check = Invocation::cargo("check --release -p backend-offload --no-default-features");
-    let alone = features
-        .iter()
-        .filter(|feature| !WITHOUT_CODE_OF_THEIR_OWN.contains(&feature.as_str()))
-        .map(|feature| check.clone().arguments(["--features", feature]));
-    std::iter::once(check.clone()).chain(alone).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,16 +123,6 @@ mod tests {
     fn lints_and_docs_deny_warnings() {
         assert!(clippy().to_string().ends_with(" -- -D warnings"));
         assert!(doc().to_string().starts_with("RUSTDOCFLAGS='-D warnings' cargo doc "));
-    }
-
-    #[test]
-    fn each_feature_is_checked_without_the_others_and_the_crate_without_any() {
-        let checks = each_feature_alone(&["cuda".into(), "default".into(), "wgpu".into()]);
-        let features: Vec<_> = checks
-            .iter()
-            .map(|check| check.to_string().split_whitespace().skip(6).collect::<String>())
-            .collect();
-        assert_eq!(features, ["", "--featurescuda", "--featureswgpu"]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod burn_22;
 mod ci;
 mod dev;
 mod errors;
+mod features;
 mod instructions;
 mod kernels;
 mod measurements;

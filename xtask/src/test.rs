@@ -22,7 +22,7 @@ use suite::Size;
 use xtask::workspace::{self, Workspace};
 
 use crate::{
-    stand_in,
+    features, stand_in,
     times::{Times, minutes},
 };
 use binary::{Binary, Ran, Selection};
@@ -126,7 +126,7 @@ impl Test {
         }
 
         if size == Size::Full && self.package.is_empty() {
-            for check in build::feature_checks() {
+            for check in features::alone()? {
                 times.measure("compile", &check.to_string(), |_| check.run(workspace::root()))?;
             }
         }

@@ -118,7 +118,7 @@ impl Folder {
 
     fn served(&self, run: &str, arguments: &[&str]) -> Served {
         let fixed = ["--device", "cpu", "--from", run];
-        // A pipe that nobody reads would fill up.
+        // A pipe without a reader would fill up.
         let log = fs::File::create(self.join("log")).unwrap();
         let mut child = self.program(&[&fixed[..], arguments].concat()).stderr(log).spawn().unwrap();
         let mut line = String::new();

@@ -182,10 +182,10 @@ impl Pretrained {
             );
             if train.lora.is_some() {
                 eprintln!("their embeddings stay at the mean of the others: `train.lora` tunes no embedding");
-            } else if train.freezes("wte") {
-                eprintln!(
-                    "their embeddings stay at the mean of the others: `train.freeze` has the embedding"
-                );
+            }
+            let frozen = [("wte", "embeddings", "embedding"), ("lm_head", "rows of the head", "head")];
+            for (_, rows, group) in frozen.into_iter().filter(|(matrix, ..)| train.freezes(matrix)) {
+                eprintln!("their {rows} stay at the mean of the others: `train.freeze` has `{group}`");
             }
         }
 

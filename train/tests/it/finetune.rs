@@ -115,9 +115,13 @@ fn two_commands_tune_a_published_model_on_ten_conversations() {
     assert_knows_the_code(&tiny, "mine");
 
     let chatml = ["chatml", "--set", "tokenizer.template=chatml", "--set", "train.steps=1"];
-    let output = tiny.train(&[&tune[..], &chatml].concat());
+    let frozen = ["--set", r#"train.freeze=["embedding","head"]"#];
+    let output = tiny.train(&[&tune[..], &chatml, &frozen].concat());
     assert_success(&output);
-    assert!(stderr(&output).contains("added 2 control tokens"), "{}", stderr(&output));
+    let said = stderr(&output);
+    for part in ["added 2 control tokens", "has `embedding`", "their rows of the head stay at the mean"] {
+        assert!(said.contains(part), "{part:?} is not in {said}");
+    }
     let saved = fs::read_to_string(tiny.join("chatml/tokenizer/tokenizer_config.json")).expect("reading");
     assert!(saved.contains("<|im_start|>"), "{saved}");
 }

@@ -11,6 +11,7 @@ use std::{
 use serde_json::Value;
 use suite::{Need, Size};
 
+use crate::lora::{self, LORA};
 use crate::plan::{SHAPES, assert_as_planned};
 use crate::program::{CACHE, PROGRAM, assert_success, json};
 use crate::tiny::{Tiny, bits};
@@ -63,19 +64,28 @@ fn orders() -> impl Iterator<Item = Order> {
 struct StandIn {
     installation: &'static Path,
     tiny: Tiny,
+    /// Of every run.
+    start: &'static [&'static str],
 }
 
 impl StandIn {
     fn prepared() -> Option<Self> {
-        let installation = installation()?;
-        let tiny = Tiny::new();
+        installation().map(|installation| Self::on(installation, Tiny::new(), &[]))
+    }
+
+    /// Runs start from weights that the CPU has trained.
+    fn with_a_base() -> Option<Self> {
+        installation().map(|installation| Self::on(installation, lora::based(), &["--from", "base"]))
+    }
+
+    fn on(installation: &'static Path, tiny: Tiny, start: &'static [&'static str]) -> Self {
         fs::write(tiny.join("cubecl.toml"), "[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n")
             .expect("writing");
-        Some(Self { installation, tiny })
+        Self { installation, tiny, start }
     }
 
     fn command(&self, out: &str, order: Order, settings: &[&str]) -> Command {
-        let Self { installation, tiny } = self;
+        let Self { installation, tiny, start } = self;
         let [mode, seed] = match order {
             Order::Eager => ["eager".to_owned(), String::new()],
             Order::Lazy => ["lazy".to_owned(), String::new()],
@@ -85,6 +95,7 @@ impl StandIn {
         let mut command = Command::new(PROGRAM);
         command
             .args(["--config", "tiny.json", "--device", "cuda", "--json", "--out", out])
+            .args(*start)
             .args(settings.iter().flat_map(|setting| ["--set", setting]))
             .current_dir(tiny.path())
             .envs([CACHE])
@@ -257,5 +268,37 @@ mod gate {
         assert!(tight["evictions"].as_u64() > Some(0), "{tight:#}");
         assert!(tight["peak_device_bytes"].as_u64() <= Some(46 << 20), "{tight:#}");
         assert_eq!(bits(&tight), bits(&roomy));
+    }
+}
+
+mod full {
+    use super::*;
+
+    #[test]
+    #[ignore = "full: trains for minutes"]
+    fn adapters_beside_a_plain_or_packed_base_have_the_same_bits_on_cuda_in_any_order_of_work() {
+        let Some(stand_in) = StandIn::with_a_base() else { return };
+        let accumulated = ["train.recompute=1", "train.accumulate=4", "train.micro_batch=1"];
+        let cases: [(&str, &str, &[&str]); 3] = [
+            ("plain", "3MiB", &[]),
+            ("groups", "3MiB", &accumulated),
+            ("nf4", "2MiB", &[NARROW, "memory.base=nf4", "train.recompute=1", "train.lora.dropout=0.2"]),
+        ];
+        for (name, budget, settings) in cases {
+            let budget = format!("memory.device_budget={budget}");
+            stand_in.assert_spills_to_the_same_bits(name, &budget, &[&LORA[..], settings].concat());
+        }
+    }
+
+    #[test]
+    #[ignore = "full: trains for minutes"]
+    fn frozen_parts_and_rates_by_group_have_the_same_bits_on_cuda_in_any_order_of_work() {
+        let Some(stand_in) = StandIn::prepared() else { return };
+        let frozen = [
+            r#"train.freeze=["embedding","blocks.0"]"#,
+            r#"train.groups=[{"match":"mlp","lr_scale":0.1,"weight_decay":0}]"#,
+        ];
+        let settings = [&ON_HOST[..], &frozen].concat();
+        stand_in.assert_spills_to_the_same_bits("frozen", TIGHT_ON_HOST, &settings);
     }
 }

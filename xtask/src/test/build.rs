@@ -18,7 +18,8 @@ use xtask::{invocation::Invocation, workspace};
 const TARGETS: &str = "--tests";
 
 /// No default enables these: the full suite runs them once more.
-const MORE_FEATURES: [(&str, &str); 2] = [("on-vulkan", "spirv"), ("tokenizer", "parquet-zstd")];
+const MORE_FEATURES: [(&str, &str); 3] =
+    [("on-vulkan", "spirv"), ("tokenizer", "parquet-zstd"), ("web", "structured")];
 
 pub(super) fn binaries(size: Size, packages: &[String]) -> Result<Vec<Binary>> {
     let mut binaries = compiled(&cargo_test(size, packages))?;
@@ -35,19 +36,6 @@ pub(super) fn binaries(size: Size, packages: &[String]) -> Result<Vec<Binary>> {
         binaries.extend(compiled(&nested)?);
     }
     Ok(binaries)
-}
-
-/// The gate leaves them out: they choose a compiler of the same kernels.
-pub(super) fn feature_checks() -> Vec<Invocation> {
-    let check = Invocation::cargo("check --profile checked --no-default-features");
-    let of = [
-        ("backend-offload", "cube"),
-        ("backend-offload", "metal"),
-        ("backend-offload", "vulkan"),
-        ("train", "vulkan"),
-    ];
-    of.map(|(package, feature)| check.clone().arguments(["--package", package, "--features", feature]))
-        .to_vec()
 }
 
 fn compiled(test: &Invocation) -> Result<Vec<Binary>> {

@@ -21,7 +21,7 @@ pub(super) struct Passed {
 #[derive(Serialize, Deserialize)]
 struct Record {
     binary: String,
-    /// Digest of the executable and of the programs beside it, which tests start: a new build runs again.
+    /// Digest of the executable and of the programs in its folder, which tests start: a new build runs again.
     digest: u64,
     test: String,
     /// Since the test before it ended.
@@ -87,7 +87,7 @@ impl Recorder {
         };
         let test = test.strip_suffix(" - should panic").unwrap_or(test);
         let needs = fs::read_to_string(&self.not_run).unwrap_or_default();
-        // It runs once what it lacked is installed.
+        // It runs again: a later machine may have its need.
         if needs.lines().any(|line| line.split_once('\t').is_some_and(|(_, name)| name == test)) {
             return Ok(());
         }
