@@ -53,11 +53,12 @@ macro_rules! children {
     };
 }
 
-/// `gate` and `full` list longer suites' tests.
+/// `gate`, `longest` and `full` list longer suites' tests.
 macro_rules! promises {
     (
         stand_in { $($quick:ident: $quick_schedules:ident),* $(,)? }
         $(gate { $($gate:ident: $gate_schedules:ident),* $(,)? })?
+        $(longest { $($longest:ident: $longest_schedules:ident),* $(,)? })?
         vulkan { $($vulkan:ident),* $(,)? }
         $(full { $($full:ident),* $(,)? })?
     ) => {
@@ -69,6 +70,11 @@ macro_rules! promises {
             $(mod gate {
                 $(#[test] #[ignore = "gate: trains for minutes"] fn $gate() {
                     $crate::cube::promises!(@stand_in $gate, super::super::$gate, $gate_schedules);
+                })*
+            })?
+            $(mod full {
+                $(#[test] #[ignore = "full: trains for many minutes"] fn $longest() {
+                    $crate::cube::promises!(@stand_in $longest, super::super::$longest, $longest_schedules);
                 })*
             })?
         }
