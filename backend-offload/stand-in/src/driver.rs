@@ -100,7 +100,7 @@ impl Driver {
         }
     }
 
-    /// The calling thread has the lock.
+    /// Precedes a thread's use of the lock.
     pub(crate) fn host_calls(&mut self) {
         let host = self.threads.calling();
         self.timeline.host_calls(host);

@@ -58,12 +58,12 @@ impl KnownOrder {
         self.host = host;
     }
 
-    /// Another host begins, with the caller's knowledge.
+    /// With the caller's knowledge.
     pub(crate) fn begin_host(&mut self) {
         self.hosts.push(self.hosts[self.host.index()].clone());
     }
 
-    /// What precedes whoever waits for an event that the caller records.
+    /// What an event's waiters know.
     pub(crate) fn record(&mut self, stream: StreamId) -> Clock {
         let mut clock = self.clock(stream).clone();
         clock.merge(&self.hosts[self.host.index()]);

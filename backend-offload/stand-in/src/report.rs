@@ -83,7 +83,7 @@ pub(crate) struct KernelCounts {
 pub(crate) struct HostCounts {
     calls: BTreeMap<&'static str, u64>,
     waits: BTreeMap<&'static str, Waits>,
-    /// Of threads with a time of their own.
+    /// Of other hosts.
     other_waits: Waits,
     pub(crate) other_hosts: u64,
     pub(crate) collector_waits: u64,

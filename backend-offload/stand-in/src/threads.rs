@@ -1,8 +1,7 @@
-//! Host threads: which share the host's time and knowledge, and which have their own.
+//! Hosts: threads that share time and knowledge.
 //!
-//! Handovers between threads are invisible, so one thread's wait may precede any other's next call: all are one
-//! [`HostId`]. A thread that creates a stream beside another thread's on the same device is a host of its own. It meets
-//! the others at events: no call that names an event precedes the event's record.
+//! Handovers are invisible, so one thread's wait may precede any other's next call: all are one host. A thread that
+//! creates a stream beside another thread's is a host of its own. Hosts meet at events: their record precedes waits.
 
 use std::{
     collections::HashMap,
@@ -40,7 +39,7 @@ impl Threads {
         self.apart.get(&thread::current().id()).copied().unwrap_or_default()
     }
 
-    /// True if the calling thread becomes a host of its own, the last one.
+    /// True if the calling thread becomes the last host.
     pub(crate) fn creates_stream(&mut self, device: usize) -> bool {
         let this = thread::current().id();
         let is_first = *self.first.entry(device).or_insert(this) == this;

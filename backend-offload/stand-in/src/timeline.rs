@@ -54,7 +54,7 @@ struct StreamTime {
 /// staged.
 const LARGE: u64 = 64 << 10;
 
-/// Intervals of an engine that are remembered for hosts that fall behind.
+/// Intervals kept for hosts that fall behind.
 const REMEMBERED: usize = 4096;
 
 /// Disjoint, ordered intervals with usable gaps.
@@ -111,7 +111,7 @@ impl Timeline {
         self.host = host;
     }
 
-    /// Another host's time begins, at the caller's.
+    /// At the caller's time.
     pub(crate) fn begin_host(&mut self) {
         self.hosts.push(self.now());
     }

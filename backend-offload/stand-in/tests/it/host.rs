@@ -133,7 +133,7 @@ fn waits_of_a_collector_thread_hold_up_the_program_only_without_a_card() {
     assert_eq!((held_up.counter("collector_waits"), held_up.counter("host_waits")), (0, 1));
 }
 
-/// A thread waits for a copy of 40 ms on its own stream.
+/// Another thread waits for a copy of 40 ms.
 fn own_streams() {
     let cuda = Cuda::start();
     let stream = cuda.stream();
