@@ -73,7 +73,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn locked(len: usize, _: bool) -> Option<PinnedMemory> {
-        let start = NonNull::from(Box::leak(vec![0u8; len].into_boxed_slice())).cast::<u8>();
+        let start = NonNull::new(Box::leak(vec![0u8; len].into_boxed_slice()).as_mut_ptr())?;
         // SAFETY: the bytes were just leaked, for good.
         Some(unsafe { PinnedMemory::new(start, len, |_, _| {}, 0) })
     }
