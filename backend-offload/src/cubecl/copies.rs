@@ -10,11 +10,11 @@
 //! Parallel copies change no bit (`overlapped_copies_shorten_a_step_and_give_the_same_bits`). The stand-in finds
 //! missing waits (`a_missing_wait_for_a_copy_is_found`).
 
-use super::copy_streams::{CopyStreams, Rows};
+use super::copy_streams::{CopyStreams, Pages, Rows};
 use super::inner::InnerRuntime;
 use super::marks::Marks;
-use crate::tiers::{Draft, Lease};
-use cubecl_common::bytes::Bytes;
+use crate::tiers::{Draft, Lease, StagingSource};
+use cubecl_common::bytes::{AllocationProperty, Bytes};
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::Handle;
 use cubecl_runtime::memory_management::ManagedMemoryHandle;
@@ -61,13 +61,14 @@ pub(super) struct Copies<R: InnerRuntime> {
     marks: HashMap<usize, Marks<End<R>>>,
     landed: HashMap<Token, Draft>,
     freed: VecDeque<Token>,
+    failed_uploads: HashMap<CopyId, String>,
     started: u64,
 }
 
-impl<R: InnerRuntime> Default for Copies<R> {
-    fn default() -> Self {
+impl<R: InnerRuntime> Copies<R> {
+    pub fn new(staging: StagingSource) -> Self {
         Self {
-            streams: StreamsOf::<R>::default(),
+            streams: StreamsOf::<R>::new(staging),
             copying: HashMap::new(),
             out: VecDeque::new(),
             back: VecDeque::new(),
@@ -75,12 +76,11 @@ impl<R: InnerRuntime> Default for Copies<R> {
             marks: HashMap::new(),
             landed: HashMap::new(),
             freed: VecDeque::new(),
+            failed_uploads: HashMap::new(),
             started: 0,
         }
     }
-}
 
-impl<R: InnerRuntime> Copies<R> {
     pub fn watch(&mut self, server: &mut R::Server, index: usize, begin: &mut dyn FnMut(&mut R::Server)) {
         self.streams.watch(server, index, begin);
     }
@@ -100,9 +100,9 @@ impl<R: InnerRuntime> Copies<R> {
         let handle = Handle::from_memory(device.clone(), stream, bytes);
         let marks = self.marks.entry(index).or_default();
         let after = (index, last.and_then(|last| marks.after(last)));
+        let (rows, pages) = (Rows::whole(draft.len()), Pages::are(draft.is_pinned()));
         // SAFETY: both memories are kept in `copying`.
-        let end =
-            unsafe { self.streams.start_out(server, handle, after, Rows::whole(draft.len()), &mut draft) }?;
+        let end = unsafe { self.streams.start_out(server, handle, after, rows, &mut draft, pages) }?;
         marks.moves();
         let id = self.keep(Arc::new(end), Host::Target(token, draft, device.clone()));
         self.out.push_back(id);
@@ -120,8 +120,9 @@ impl<R: InnerRuntime> Copies<R> {
         let address = StreamsOf::<R>::address(server, handle)?;
         let marks = self.marks.entry(index).or_default();
         marks.moves();
+        let (after, pages) = (marks.take(address), Pages::are(copy.is_pinned()));
         // SAFETY: both memories are kept in `copying`.
-        let end = unsafe { self.streams.start_back(address, index, copy.bytes(), marks.take(address)) }?;
+        let end = unsafe { self.streams.start_back(address, index, copy.bytes(), pages, after) }?;
         let id = self.keep(Arc::new(end), Host::Source { _copy: copy });
         self.back.push_back(id);
         self.release_ended();
@@ -135,8 +136,9 @@ impl<R: InnerRuntime> Copies<R> {
         (device, rows, index): (Handle, Rows, usize),
         mut host: Bytes,
     ) -> Result<(CopyId, Reading<R>), String> {
-        // SAFETY: the `Reading` keeps the host memory. Later users of the device memory wait on the device.
-        let end = unsafe { self.streams.start_out(server, device, (index, None), rows, &mut host) }?;
+        let pages = Pages::are(matches!(host.property(), AllocationProperty::Pinned));
+        // SAFETY: the `Reading` keeps the host memory. Later users of the device memory wait for the copy.
+        let end = unsafe { self.streams.start_out(server, device, (index, None), rows, &mut host, pages) }?;
         let end = Arc::new(end);
         let id = self.keep(end.clone(), Host::Reader);
         self.read.push_back(id);
@@ -175,7 +177,19 @@ impl<R: InnerRuntime> Copies<R> {
     }
 
     pub fn order(&mut self, index: usize, copy: CopyId) -> Result<(), String> {
-        self.copying.get(&copy).map_or(Ok(()), |copying| self.streams.order(index, &copying.end))
+        match (self.copying.get(&copy), self.failed_uploads.get(&copy)) {
+            (Some(copying), _) => self.streams.order(index, &copying.end),
+            (None, failed) => failed.cloned().map_or(Ok(()), Err),
+        }
+    }
+
+    /// Waits. An error if the device lacks its bytes.
+    pub fn wait_for_upload(&mut self, copy: CopyId) -> Result<(), String> {
+        if let Some(reason) = self.failed_uploads.remove(&copy) {
+            return Err(reason);
+        }
+        let source = self.copying.get(&copy).filter(|copying| matches!(copying.host, Host::Source { .. }));
+        source.map_or(Ok(()), |copying| StreamsOf::<R>::wait(&copying.end))
     }
 
     /// Whether the copy still uses device memory that nothing else keeps.
@@ -247,8 +261,12 @@ impl<R: InnerRuntime> Copies<R> {
         for under_way in [&mut self.back, &mut self.read] {
             while let Some(oldest) = under_way.front()
                 && let Some(copying) = self.copying.get(oldest)
-                && !matches!(StreamsOf::<R>::has_ended(&copying.end), Ok(false))
+                && let end = StreamsOf::<R>::has_ended(&copying.end)
+                && !matches!(end, Ok(false))
             {
+                if let (Host::Source { .. }, Err(reason)) = (&copying.host, end) {
+                    self.failed_uploads.insert(*oldest, reason);
+                }
                 let ended = self.copying.remove(oldest);
                 self.freed.extend(ended.and_then(|copying| copying.discarded).map(|(token, _)| token));
                 under_way.pop_front();

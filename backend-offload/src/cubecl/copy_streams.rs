@@ -1,5 +1,6 @@
 //! A runtime's streams for copies in parallel with work.
 
+use crate::tiers::StagingSource;
 use cubecl_core::server::Handle;
 use std::fmt::Debug;
 
@@ -26,11 +27,46 @@ impl Rows {
     pub(super) fn bytes(&self) -> usize {
         self.row * self.count
     }
+
+    pub(super) fn has_gaps(&self) -> bool {
+        self.count > 1 && self.pitch != self.row
+    }
+
+    /// Of at most `most` bytes, or one row with gaps.
+    pub(super) fn pieces(self, most: usize) -> impl Iterator<Item = Self> {
+        let has_gaps = self.has_gaps();
+        let (row, pitch, count) =
+            if has_gaps { (self.row, self.pitch, self.count) } else { (1, 1, self.bytes()) };
+        let each = (most / row).max(1);
+        (0..count).step_by(each).map(move |first| {
+            let (start, rows) = (self.start + first * pitch, each.min(count - first));
+            if has_gaps {
+                Self { start, row, pitch, count: rows }
+            } else {
+                Self { start, ..Self::whole(rows) }
+            }
+        })
+    }
 }
 
 #[doc(hidden)]
-pub trait CopyStreams<S>: Debug + Default + Send {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pages {
+    Locked,
+    Ordinary,
+}
+
+impl Pages {
+    pub(super) fn are(locked: bool) -> Self {
+        if locked { Self::Locked } else { Self::Ordinary }
+    }
+}
+
+#[doc(hidden)]
+pub trait CopyStreams<S>: Debug + Send {
     type End: Debug + Send + Sync + 'static;
+
+    fn new(staging: StagingSource) -> Self;
 
     /// Runs `begin`, in which the server creates stream `index`, and records the stream.
     fn watch(&mut self, server: &mut S, index: usize, begin: &mut dyn FnMut(&mut S));
@@ -49,6 +85,7 @@ pub trait CopyStreams<S>: Debug + Default + Send {
         after: (usize, Option<&Self::End>),
         rows: Rows,
         host: &mut [u8],
+        pages: Pages,
     ) -> Result<Self::End, String>;
 
     /// Copies `host` to as many bytes at `address`, `after` that point.
@@ -60,6 +97,7 @@ pub trait CopyStreams<S>: Debug + Default + Send {
         address: u64,
         index: usize,
         host: &[u8],
+        pages: Pages,
         after: Option<&Self::End>,
     ) -> Result<Self::End, String>;
 
@@ -73,4 +111,25 @@ pub trait CopyStreams<S>: Debug + Default + Send {
 
     /// Any thread may call it.
     fn wait(copy: &Self::End) -> Result<(), String>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_rows_once_and_in_order_within_their_size() {
+        for (rows, most, count) in [
+            (Rows::whole(1000), 300, 4),
+            (Rows { start: 8, row: 10, pitch: 16, count: 7 }, 30, 3),
+            (Rows { start: 8, row: 10, pitch: 10, count: 7 }, 30, 3),
+            (Rows { start: 0, row: 100, pitch: 128, count: 2 }, 30, 2),
+        ] {
+            let bytes = |rows: Rows| rows.ranges().flatten().collect::<Vec<_>>();
+            let pieces: Vec<_> = rows.pieces(most).collect();
+            assert_eq!(pieces.len(), count, "{rows:?}");
+            assert!(pieces.iter().all(|piece| piece.bytes() <= most.max(rows.row)), "{pieces:?}");
+            assert_eq!(pieces.into_iter().flat_map(bytes).collect::<Vec<_>>(), bytes(rows));
+        }
+    }
 }

@@ -12,6 +12,7 @@ use super::table::{Named, Table};
 use crate::error::OffloadError;
 use crate::faults::Injector;
 use crate::registry::Settings;
+use crate::tiers::StagingSource;
 use cubecl_common::device::DeviceId;
 use cubecl_core::server::{Binding, ComputeServer};
 use std::sync::Arc;
@@ -36,7 +37,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
             id,
             buffers: Table::new(logger, settings.smallest_block),
             streams: Streams::new(),
-            copies: Copies::default(),
+            copies: Copies::new(StagingSource::new(settings.paging.host.clone(), R::slabs())),
             failures: Failures::default(),
             profile: ProfileWatch::default(),
             injector: settings.injector,

@@ -1,14 +1,19 @@
 //! Copies in line with the work, for runtimes without copy streams.
 
-use super::copy_streams::{CopyStreams, Rows};
+use super::copy_streams::{CopyStreams, Pages, Rows};
+use crate::tiers::StagingSource;
 use cubecl_core::server::Handle;
 use std::convert::Infallible;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct InLine;
 
 impl<S> CopyStreams<S> for InLine {
     type End = Infallible;
+
+    fn new(_: StagingSource) -> Self {
+        Self
+    }
 
     fn watch(&mut self, server: &mut S, _: usize, begin: &mut dyn FnMut(&mut S)) {
         begin(server);
@@ -25,6 +30,7 @@ impl<S> CopyStreams<S> for InLine {
         _: (usize, Option<&Infallible>),
         _: Rows,
         _: &mut [u8],
+        _: Pages,
     ) -> Result<Infallible, String> {
         Err("this runtime copies in line with its work".to_owned())
     }
@@ -34,6 +40,7 @@ impl<S> CopyStreams<S> for InLine {
         _: u64,
         _: usize,
         _: &[u8],
+        _: Pages,
         _: Option<&Infallible>,
     ) -> Result<Infallible, String> {
         Err("this runtime copies in line with its work".to_owned())

@@ -101,7 +101,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
 
         self.make_resident(&operands, READ).map_err(|error| read_error(&error))?;
         self.device.wait_for_small_buffer_users(stream, stream);
-        self.device.order_operands(&operands, stream);
+        self.device.order_operands(&operands, stream).map_err(|error| read_error(&error))?;
         for (_, descriptor, named) in &from_device {
             self.device.order_small(*named, &descriptor.handle, stream);
         }
@@ -200,7 +200,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     ) -> Result<(), OffloadError> {
         self.make_resident(&[id], WRITE)?;
         self.device.wait_for_small_buffer_users(stream, stream);
-        self.device.order_operands(&[id], stream);
+        self.device.order_operands(&[id], stream)?;
         self.clear_failure_if_whole(id, &descriptor);
         self.device.make_physical(&mut descriptor.handle, Named::Block(id));
         let len = bytes.len() as u64;
@@ -267,7 +267,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.device.contents(named, &binding, OPERATION).map_err(|error| read_error(&error))?;
         if let Some(id) = named.block() {
             self.make_resident(&[id], OPERATION).map_err(|error| read_error(&error))?;
-            self.device.order_operands(&[id], stream);
+            self.device.order_operands(&[id], stream).map_err(|error| read_error(&error))?;
             self.wrote(id);
             if let Err(fault) = self.paging.pin(id) {
                 self.report_fault(id, fault, OPERATION);

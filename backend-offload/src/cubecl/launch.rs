@@ -70,7 +70,10 @@ impl<R: InnerRuntime> OffloadServer<R> {
             return Err(self.new_failure(Arc::new(error), stream));
         }
         self.device.wait_for_small_buffer_users(stream, stream);
-        self.device.order_operands(named.blocks(), stream);
+        if let Err(error) = self.device.order_operands(named.blocks(), stream) {
+            self.device.profile.not_run();
+            return Err(self.new_failure(Arc::new(error), stream));
+        }
         for (named, binding) in named.with_bindings(arguments, count) {
             self.device.order_small(named, binding, stream);
         }

@@ -42,11 +42,16 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
-    fn order_owner(&mut self, owner: StreamId, last_use: Option<Use>, copy: Option<CopyId>) {
+    fn order_owner(
+        &mut self,
+        owner: StreamId,
+        last_use: Option<Use>,
+        copy: Option<CopyId>,
+    ) -> Result<(), String> {
         if let Some(last) = last_use {
             self.order_after(owner, last);
         }
-        self.order_after_copy(owner, copy);
+        self.order_after_copy(owner, copy)
     }
 
     fn forget(&mut self, paging: &mut Paging, id: BlockId) {
@@ -60,7 +65,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
             let memory = (device, buffer.stream, buffer.size);
             self.note_last_use(memory, buffer.last_use, copy);
         }
-        self.order_owner(buffer.stream, buffer.last_use, copy);
+        let _ordered = self.order_owner(buffer.stream, buffer.last_use, copy);
         let removed = match (discarded, in_use, buffer.device) {
             (Ok(Some(token)), Some(copy), Some(device)) => {
                 self.copies.discard(copy, token, device);
@@ -160,10 +165,11 @@ impl<R: InnerRuntime> CubeDevice<R> {
         if !copies {
             self.note_last_use((&device, stream, size), last_use, arriving);
         }
-        self.order_owner(stream, last_use, arriving);
+        let arrived = self.order_owner(stream, last_use, arriving);
         if !copies {
             return Ok(Progress::Landed);
         }
+        arrived?;
 
         if self.injector.breaks_copy_out() {
             return Err("injected: the copy failed".to_owned().into());

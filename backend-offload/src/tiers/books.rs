@@ -12,10 +12,19 @@ pub(super) struct Books {
     refused_pinned: u64,
     in_use: u64,
     pinned: u64,
+    /// Bytes of staging buffers.
+    staging: u64,
     shelves: Shelves,
     peaks: Peaks,
     pageable_fallbacks: u64,
 }
+
+/// Of one device.
+const STAGING_BUFFERS: u64 = 4;
+
+const MOST_PER_BUFFER: u64 = 4 << 20;
+
+const LEAST_PER_BUFFER: u64 = 64 << 10;
 
 #[derive(Debug, Default)]
 struct Peaks {
@@ -49,6 +58,7 @@ impl Books {
             refused_pinned: u64::MAX,
             in_use: 0,
             pinned: 0,
+            staging: 0,
             shelves: Shelves::default(),
             peaks: Peaks::default(),
             pageable_fallbacks: 0,
@@ -121,9 +131,49 @@ impl Books {
         Some(slab)
     }
 
-    /// What the limit and the driver's refusals leave.
-    fn most_pinned(&self) -> u64 {
+    /// What the limit and the driver's refusals allow.
+    fn most_locked(&self) -> u64 {
         self.pinned_limit.cut(self.refused_pinned.saturating_sub(1))
+    }
+
+    /// Without staging buffers, unless all memory can be page-locked.
+    fn most_pinned(&self) -> u64 {
+        let most = self.most_locked();
+        let all_is_locked = self.limit.get().is_some_and(|limit| limit <= most);
+        let reserved = if all_is_locked { 0 } else { STAGING_BUFFERS * self.staging_bytes() };
+        most.saturating_sub(reserved.max(self.staging))
+    }
+
+    /// Of one buffer: a device's take at most a quarter. Zero if that is too little.
+    pub(super) fn staging_bytes(&self) -> u64 {
+        let bytes = (self.most_locked() / (4 * STAGING_BUFFERS)).min(MOST_PER_BUFFER);
+        bytes - bytes % LEAST_PER_BUFFER
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(super) fn grant_staging(&mut self, bytes: u64) -> bool {
+        let granted = self.limit.allows_more(self.in_use, bytes)
+            && self.pinned + self.staging + bytes <= self.most_locked();
+        if granted {
+            self.note_peaks();
+            self.staging += bytes;
+            self.in_use += bytes;
+            self.peaks.reserved = self.peaks.reserved.max(self.reserved());
+        }
+        granted
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(super) fn refuse_staging(&mut self, bytes: u64) {
+        self.refused_pinned = self.refused_pinned.min(self.pinned + self.staging);
+        self.return_staging(bytes);
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(super) fn return_staging(&mut self, bytes: u64) {
+        self.note_peaks();
+        self.staging -= bytes;
+        self.in_use -= bytes;
     }
 
     fn may_pin(&self, pinned: u64, bytes: u64) -> bool {
@@ -138,7 +188,7 @@ impl Books {
 
     /// Notes that the driver did not lock the memory. True the first time.
     pub(super) fn unpin(&mut self, len: usize, freed: &mut Vec<Slab>) -> bool {
-        self.refused_pinned = self.refused_pinned.min(self.pinned);
+        self.refused_pinned = self.refused_pinned.min(self.pinned + self.staging);
         self.pinned -= len as u64;
         self.pageable_fallbacks += 1;
         freed.extend(self.trim_to_peak());

@@ -2,7 +2,7 @@
 //!
 //! One [`HostPool`] serves all devices under one budget. A copy is a slab of exactly its block's size; a returned slab
 //! awaits the next copy of that size. Pinned slabs (page-locked, several times faster over the link) come from the
-//! device's allocator. On refusal ordinary memory serves, counted and logged once.
+//! device's allocator. On refusal ordinary memory serves, counted and logged once; its copies pass page-locked buffers.
 //!
 //! Each device's [`Tiers`] hold copies by block id. The pager decides their tiers.
 
@@ -26,6 +26,8 @@ mod ring;
 mod ring;
 mod shelves;
 mod slab;
+#[cfg(feature = "cube")]
+mod staging;
 mod system;
 mod threads;
 mod transfer;
@@ -46,3 +48,7 @@ pub use pool::{Draft, Lease};
 #[cfg(feature = "cuda")]
 pub(crate) use slab::PinnedMemory;
 pub use slab::SlabSource;
+#[cfg(feature = "cube")]
+pub use staging::StagingSource;
+#[cfg(feature = "cuda")]
+pub use staging::{BUFFERS as STAGING_BUFFERS, StagingBuffer};

@@ -3,6 +3,8 @@
 //! Memory is allocated and freed outside the lock: page-locking takes milliseconds.
 
 use super::books::{Books, Granted, HostUsage};
+#[cfg(feature = "cuda")]
+use super::slab::PinnedMemory;
 use super::slab::{HeapMemory, Slab, SlabSource};
 use pager::Limit;
 use std::ops::{Deref, DerefMut};
@@ -76,6 +78,27 @@ impl HostPool {
     pub fn idle(self: &Arc<Self>, len: usize, source: SlabSource) -> Option<Draft> {
         let slab = self.books().idle(len, matches!(source, SlabSource::Pinned(_)))?;
         Some(Draft(Held { slab: Some(slab), pool: self.clone() }))
+    }
+
+    /// `None` if the limits or the driver refuse.
+    #[cfg(feature = "cuda")]
+    pub(super) fn lock_for_staging(&self, lock: fn(usize, bool) -> Option<PinnedMemory>) -> Option<Slab> {
+        let mut books = self.books();
+        let bytes = books.staging_bytes();
+        if bytes == 0 || !books.grant_staging(bytes) {
+            return None;
+        }
+        drop(books);
+        let memory = lock(bytes as usize, true);
+        if memory.is_none() {
+            self.books().refuse_staging(bytes);
+        }
+        memory.map(Slab::Pinned)
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(super) fn unlocked(&self, bytes: u64) {
+        self.books().return_staging(bytes);
     }
 
     /// `None` if the limit or the machine refuses.

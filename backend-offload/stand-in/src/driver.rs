@@ -17,6 +17,7 @@ use crate::{
     schedule::{Goal, StreamId},
     segfault::{self, RunningKernel},
     settings::{Settings, settings},
+    threads::Threads,
     timeline::Timeline,
 };
 
@@ -58,6 +59,7 @@ pub(crate) struct Driver {
     pub(crate) schedule: schedule::Schedule<Work>,
     pub(crate) order: KnownOrder,
     pub(crate) timeline: Timeline,
+    threads: Threads,
     pub(crate) handles: Handles,
     pub(crate) failures: Failures,
     races: Races,
@@ -90,10 +92,27 @@ impl Driver {
             schedule,
             order: KnownOrder::default(),
             timeline: Timeline::new(settings),
+            threads: Threads::default(),
             handles: Handles::new(legacy),
             failures: Failures::new(settings.faults),
             races: Races::default(),
             fibers: Fibers::default(),
+        }
+    }
+
+    /// Precedes a thread's use of the lock.
+    pub(crate) fn host_calls(&mut self) {
+        let host = self.threads.calling();
+        self.timeline.host_calls(host);
+        self.order.host_calls(host);
+    }
+
+    pub(crate) fn host_creates_stream(&mut self, device: usize) {
+        if self.threads.creates_stream(device) {
+            self.timeline.begin_host();
+            self.order.begin_host();
+            self.host_calls();
+            report::count(|counters| counters.host.other_hosts += 1);
         }
     }
 
@@ -107,6 +126,7 @@ impl Driver {
                     mark: self.schedule.mark(other),
                     clock,
                     time,
+                    called: self.timeline.now(),
                     recorder: std::thread::current().id(),
                 },
             );

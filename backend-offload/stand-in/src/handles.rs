@@ -35,6 +35,8 @@ pub(crate) struct Record {
     pub(crate) mark: Mark,
     pub(crate) clock: Clock,
     pub(crate) time: f64,
+    /// Time of the recording call.
+    pub(crate) called: f64,
     pub(crate) recorder: ThreadId,
 }
 

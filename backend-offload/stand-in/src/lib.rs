@@ -13,6 +13,7 @@
 //! | `schedule` | when queued work happens; pure |
 //! | `memory` | device and page-locked memory, guards, written ranges |
 //! | `races` | unordered accesses; pure |
+//! | `threads` | which host threads share a time |
 //! | `timeline` | simulated clock; pure except for its file and counts |
 //! | `prices` | times of calls, copies and kernels |
 //! | `fibers` | threads of a block that wait for each other |
@@ -37,4 +38,5 @@ mod report;
 mod schedule;
 mod segfault;
 mod settings;
+mod threads;
 mod timeline;

@@ -1,12 +1,12 @@
 //! Missing waits: two unordered accesses to the same device memory, at least one a write. Requests reveal them in one
 //! run of any mode.
 //!
-//! Streams have vector clocks; events carry them, and waits merge them. What the host has waited for precedes later
-//! requests of all threads. A kernel's operand counts as one byte: its extent is unknown.
+//! Streams have vector clocks; events carry them, and waits merge them. What a [host](crate::threads) has waited for
+//! precedes its later requests and records. A kernel's operand counts as one byte: its extent is unknown.
 
 use std::{collections::BTreeMap, ops::Range};
 
-use crate::schedule::StreamId;
+use crate::{schedule::StreamId, threads::HostId};
 
 /// For each stream, the work known to have happened.
 #[derive(Debug, Clone, Default)]
@@ -39,15 +39,39 @@ impl Clock {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct KnownOrder {
     streams: Vec<Clock>,
-    host: Clock,
+    hosts: Vec<Clock>,
+    /// The calling one.
+    host: HostId,
+}
+
+impl Default for KnownOrder {
+    fn default() -> Self {
+        Self { streams: Vec::new(), hosts: vec![Clock::default()], host: HostId::SHARED }
+    }
 }
 
 impl KnownOrder {
+    pub(crate) fn host_calls(&mut self, host: HostId) {
+        self.host = host;
+    }
+
+    /// With the caller's knowledge.
+    pub(crate) fn begin_host(&mut self) {
+        self.hosts.push(self.hosts[self.host.index()].clone());
+    }
+
+    /// What an event's waiters know.
+    pub(crate) fn record(&mut self, stream: StreamId) -> Clock {
+        let mut clock = self.clock(stream).clone();
+        clock.merge(&self.hosts[self.host.index()]);
+        clock
+    }
+
     pub(crate) fn begin_work(&mut self, stream: StreamId) -> Moment {
-        let host = self.host.clone();
+        let host = self.hosts[self.host.index()].clone();
         let clock = self.clock(stream);
         clock.merge(&host);
         clock.advance(stream)
@@ -65,16 +89,16 @@ impl KnownOrder {
     }
 
     pub(crate) fn host_waits(&mut self, clock: &Clock) {
-        self.host.merge(clock);
+        self.hosts[self.host.index()].merge(clock);
     }
 
     pub(crate) fn host_has(&self, moment: Moment) -> bool {
-        self.host.has(moment)
+        self.hosts[self.host.index()].has(moment)
     }
 
     pub(crate) fn host_waits_for_all(&mut self) {
         for clock in &self.streams {
-            self.host.merge(clock);
+            self.hosts[self.host.index()].merge(clock);
         }
     }
 }
@@ -113,13 +137,13 @@ impl Races {
             .filter_map(|old| Some((old, intersection(&old.access.range, &access.range)?)))
             .map(|(old, both)| describe(block, old, &access, when, &both))
             .collect();
-        // Drops accesses that the host has waited for, or that this one covers.
+        // Drops accesses that the shared host has waited for, or that this one covers.
         earlier.retain(|old| {
             let covered = old.when.stream == when.stream
                 && access.range.start <= old.access.range.start
                 && old.access.range.end <= access.range.end
                 && (access.writes || !old.access.writes);
-            !covered && !order.host.has(old.when)
+            !covered && !order.hosts[HostId::SHARED.index()].has(old.when)
         });
         earlier.push(PastAccess { access, when });
         races
@@ -220,6 +244,21 @@ mod tests {
         program.order.host_waits(&clock);
         assert_eq!(program.touch(B, 0..8, true), 0);
         assert_eq!(program.races.0[&0].len(), 1);
+    }
+
+    #[test]
+    fn what_one_host_waited_for_is_known_to_another_only_by_an_event() {
+        let mut program = Program::default();
+        program.touch(A, 0..8, true);
+        program.order.begin_host();
+        program.order.host_calls(HostId::from_index(1));
+        let clock = program.order.clock(A).clone();
+        program.order.host_waits(&clock);
+        let event = program.order.record(StreamId::from_index(2));
+        program.order.host_calls(HostId::SHARED);
+        assert_eq!(program.touch(B, 0..8, true), 1);
+        program.order.stream_waits(B, &event);
+        assert_eq!(program.touch(B, 0..8, true), 0);
     }
 
     #[test]

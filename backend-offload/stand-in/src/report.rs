@@ -83,6 +83,9 @@ pub(crate) struct KernelCounts {
 pub(crate) struct HostCounts {
     calls: BTreeMap<&'static str, u64>,
     waits: BTreeMap<&'static str, Waits>,
+    /// Of other hosts.
+    other_waits: Waits,
+    pub(crate) other_hosts: u64,
     pub(crate) collector_waits: u64,
     /// End of the last work.
     pub(crate) simulated_ms: f64,
@@ -101,8 +104,8 @@ impl HostCounts {
         *self.calls.entry(call).or_default() += 1;
     }
 
-    pub(crate) fn waited(&mut self, call: &'static str, seconds: f64) {
-        let waits = self.waits.entry(call).or_default();
+    pub(crate) fn waited(&mut self, call: &'static str, seconds: f64, shared: bool) {
+        let waits = if shared { self.waits.entry(call).or_default() } else { &mut self.other_waits };
         waits.count += 1;
         waits.seconds += seconds;
     }
@@ -207,6 +210,8 @@ impl Counters {
             ("events_created", host.calls.get("cuEventCreate").copied().unwrap_or_default()),
             ("host_waits", waits.count),
             ("collector_waits", host.collector_waits),
+            ("other_hosts", host.other_hosts),
+            ("other_waits", host.other_waits.count),
         ] {
             _ = write!(line, ",\"{name}\":{number}");
         }
@@ -216,6 +221,7 @@ impl Counters {
             ("simulated_ms", host.simulated_ms),
             ("host_ms", host.host_ms),
             ("host_waited_ms", waits.seconds * 1e3),
+            ("other_waited_ms", host.other_waits.seconds * 1e3),
         ] {
             _ = write!(line, ",\"{name}\":{number:.3}");
         }
@@ -258,13 +264,15 @@ mod tests {
         counters.copies.to_host.add(7);
         counters.findings.insert(Finding::MissingWait, 3);
         counters.host.called("cuEventCreate");
-        counters.host.waited("cuEventSynchronize", 1.5e-3);
-        counters.host.waited("cuStreamSynchronize", 1e-3);
+        counters.host.waited("cuEventSynchronize", 1.5e-3, true);
+        counters.host.waited("cuStreamSynchronize", 1e-3, true);
+        counters.host.waited("cuStreamSynchronize", 4e-3, false);
         let line = counters.json(&settings);
         assert!(line.starts_with(r#"{"mode":"eager","seed":1,"allocations":2,"#), "{line}");
         assert!(line.contains(r#""copies":2,"#) && line.contains(r#""bytes":12,"#), "{line}");
         assert!(line.contains(r#""host_waits":2,"#) && line.contains(r#""host_waited_ms":2.500,"#), "{line}");
         assert!(line.contains(r#","calls":{"cuEventCreate":1},"#), "{line}");
+        assert!(line.contains(r#","other_waited_ms":4.000,"#), "{line}");
         assert!(line.contains(r#","waits":{"cuEventSynchronize":{"count":1,"ms":1.500},"#), "{line}");
         assert!(line.ends_with(r#","findings":{"missing wait":3}}"#), "{line}");
     }

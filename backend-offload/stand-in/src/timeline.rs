@@ -1,7 +1,6 @@
 //! A simulated clock of host and streams, with one engine for kernels and one per copy direction.
 //!
-//! Calls advance the host's time by their [`Prices`]; work starts no earlier than its call. All threads share that
-//! time: handovers are invisible, so one's wait may precede any other's next call.
+//! Calls advance the time of their [host](crate::threads) by their [`Prices`]; work starts no earlier than its call.
 
 use std::{collections::VecDeque, fs::File, io::Write as _};
 
@@ -10,6 +9,7 @@ use crate::{
     report,
     schedule::StreamId,
     settings::Settings,
+    threads::HostId,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,8 +33,10 @@ pub(crate) struct Task<'a> {
 #[derive(Debug)]
 pub(crate) struct Timeline {
     prices: Prices,
-    /// Time of the next call.
-    host: f64,
+    /// Times of the next calls, by host.
+    hosts: Vec<f64>,
+    /// The calling one.
+    host: HostId,
     streams: Vec<StreamTime>,
     engines: [Busy; 3],
     trace: Option<File>,
@@ -52,24 +54,36 @@ struct StreamTime {
 /// staged.
 const LARGE: u64 = 64 << 10;
 
+/// Intervals kept for hosts that fall behind.
+const REMEMBERED: usize = 4096;
+
 /// Disjoint, ordered intervals with usable gaps.
 #[derive(Debug, Default)]
-struct Busy(Vec<(f64, f64)>);
+struct Busy {
+    intervals: Vec<(f64, f64)>,
+    /// Nothing starts earlier.
+    forgotten: f64,
+}
 
 impl Busy {
     /// Takes the first sufficient gap from `ready` on. Later calls ask for no time before `now`.
     fn take(&mut self, now: f64, ready: f64, seconds: f64) -> f64 {
-        self.0.retain(|(_, end)| *end > now);
-        let mut start = ready;
-        let mut place = 0;
-        for (begin, end) in &self.0 {
+        let passed = self.intervals.partition_point(|(_, end)| *end <= now);
+        let excess = self.intervals.len().saturating_sub(REMEMBERED);
+        if let Some((_, end)) = self.intervals.drain(..passed.max(excess)).next_back() {
+            self.forgotten = self.forgotten.max(end);
+        }
+
+        let mut start = ready.max(self.forgotten);
+        let mut place = self.intervals.partition_point(|(_, end)| *end <= start);
+        for (begin, end) in &self.intervals[place..] {
             if start + seconds <= *begin {
                 break;
             }
             start = start.max(*end);
             place += 1;
         }
-        self.0.insert(place, (start, start + seconds));
+        self.intervals.insert(place, (start, start + seconds));
         start
     }
 }
@@ -83,7 +97,27 @@ impl Timeline {
             }
             file.ok()
         });
-        Self { prices: settings.prices, host: 0.0, streams: Vec::new(), engines: Default::default(), trace }
+        Self {
+            prices: settings.prices,
+            hosts: vec![0.0],
+            host: HostId::SHARED,
+            streams: Vec::new(),
+            engines: Default::default(),
+            trace,
+        }
+    }
+
+    pub(crate) fn host_calls(&mut self, host: HostId) {
+        self.host = host;
+    }
+
+    /// At the caller's time.
+    pub(crate) fn begin_host(&mut self) {
+        self.hosts.push(self.now());
+    }
+
+    pub(crate) fn now(&self) -> f64 {
+        self.hosts[self.host.index()]
     }
 
     pub(crate) fn book(&mut self, stream: StreamId, task: Task<'_>) {
@@ -93,10 +127,12 @@ impl Timeline {
             Engine::Compute => self.prices.kernels.seconds(touched),
             Engine::ToDevice | Engine::ToHost => self.prices.link.seconds(bytes, pageable),
         };
-        let called = self.host;
+        let called = self.now();
+        let earliest = self.hosts.iter().copied().fold(called, f64::min);
         let ready = called.max(self.end_of(stream));
         let slips_in = engine != Engine::Compute && bytes < LARGE;
-        let start = if slips_in { ready } else { self.engines[engine as usize].take(called, ready, seconds) };
+        let start =
+            if slips_in { ready } else { self.engines[engine as usize].take(earliest, ready, seconds) };
         let end = start + seconds;
 
         let times = &mut self.streams[stream.index()];
@@ -123,7 +159,7 @@ impl Timeline {
     /// A full queue holds up the host until its oldest work ends.
     fn wait_for_a_place(&mut self, stream: StreamId, call: &'static str) {
         self.end_of(stream);
-        let (host, depth) = (self.host, self.prices.queue_depth);
+        let (host, depth) = (self.now(), self.prices.queue_depth);
         let queued = &mut self.streams[stream.index()].queued;
         while queued.front().is_some_and(|end| *end <= host) {
             queued.pop_front();
@@ -154,7 +190,7 @@ impl Timeline {
     }
 
     pub(crate) fn record(&mut self, stream: StreamId) -> f64 {
-        self.end_of(stream).max(self.host)
+        self.end_of(stream).max(self.now())
     }
 
     pub(crate) fn stream_waits(&mut self, stream: StreamId, until: f64) {
@@ -174,28 +210,31 @@ impl Timeline {
     }
 
     fn charge(&mut self, seconds: f64) {
-        self.host_reaches(self.host + seconds);
+        self.host_reaches(self.now() + seconds);
     }
 
     /// For `call`. Counted unless the time has passed.
     pub(crate) fn host_waits(&mut self, until: f64, call: &'static str) {
-        let seconds = until - self.host;
+        let seconds = until - self.now();
         if seconds > 0.0 {
-            report::count(|counters| counters.host.waited(call, seconds));
+            let shared = self.host == HostId::SHARED;
+            report::count(|counters| counters.host.waited(call, seconds, shared));
         }
         self.host_reaches(until);
     }
 
     /// No later call precedes `time`.
     pub(crate) fn host_reaches(&mut self, time: f64) {
-        if time > self.host {
-            self.host = time;
-            report::count(|counters| counters.host.host_ms = time * 1e3);
+        if time > self.now() {
+            self.hosts[self.host.index()] = time;
+            if self.host == HostId::SHARED {
+                report::count(|counters| counters.host.host_ms = time * 1e3);
+            }
         }
     }
 
     pub(crate) fn has_passed(&self, time: f64) -> bool {
-        self.host >= time
+        self.now() >= time
     }
 
     fn write(&mut self, line: &str) {

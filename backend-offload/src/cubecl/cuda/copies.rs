@@ -1,35 +1,35 @@
-//! Copies on two streams, one per direction, ordered by events.
+//! Copies on two streams, one per direction, ordered by events; of ordinary host memory by [`staging`](super::staging).
 //!
 //! The runtime hides its streams. A stream's handle is read from the server's debug text just after its begin. If that
 //! fails, the stream's buffers are copied in line with its work.
 
-use crate::cubecl::copy_streams::{CopyStreams, Rows};
+use super::staging::{Direction, Job, Staging};
+use super::stream::{Event, EventPool, Stream, copy_error, copy_out};
+use super::worker::Ticket;
+use crate::cubecl::copy_streams::{CopyStreams, Pages, Rows};
+use crate::tiers::StagingSource;
 use cubecl_core::Runtime;
 use cubecl_core::server::{ComputeServer, Handle as Buffer};
 use cubecl_cuda::CudaRuntime;
-use cudarc::driver::{DriverError, result, sys};
+use cudarc::driver::{DriverError, result};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Launches upload through the same engine: they wait for one piece, not a block.
 const PIECE: usize = 4 << 20;
 
 type Server = <CudaRuntime as Runtime>::Server;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct CudaCopies {
     streams: Option<Streams>,
     owners: HashMap<usize, Stream>,
     events: Arc<EventPool>,
     handles: Handles,
+    staging: Staging,
 }
-
-#[derive(Debug, Clone, Copy)]
-struct Stream(sys::CUstream);
-
-// SAFETY: only the server's thread uses a stream.
-unsafe impl Send for Stream {}
 
 #[derive(Debug, Clone, Copy)]
 struct Streams {
@@ -37,70 +37,19 @@ struct Streams {
     back: Stream,
 }
 
-/// Spare events of one context: creating and destroying one per launch would cost two driver calls.
-#[derive(Debug, Default)]
-struct EventPool(Mutex<Vec<Handle>>);
-
-#[derive(Debug, Clone, Copy)]
-struct Handle(sys::CUevent);
-
-// SAFETY: the driver accepts events from any thread.
-unsafe impl Send for Handle {}
-
-impl EventPool {
-    fn free(&self) -> MutexGuard<'_, Vec<Handle>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn record(self: &Arc<Self>, stream: Stream) -> Result<Event, DriverError> {
-        let free = self.free().pop();
-        let handle = match free {
-            Some(handle) => handle,
-            // Recording a time would cost the device a write.
-            None => Handle(result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?),
-        };
-        let event = Event { handle, pool: self.clone() };
-        // SAFETY: both live.
-        unsafe { result::event::record(event.handle.0, stream.0) }?;
-        Ok(event)
-    }
-}
-
-impl Drop for EventPool {
-    fn drop(&mut self) {
-        for Handle(event) in self.free().drain(..) {
-            // SAFETY: destroyed once. At process exit a failure leaves nothing to do.
-            let _gone = unsafe { result::event::destroy(event) };
-        }
-    }
-}
-
-/// A point in a stream's work. After the drop its handle marks another point; waits queued until then keep theirs.
 #[derive(Debug)]
-pub struct Event {
-    handle: Handle,
-    pool: Arc<EventPool>,
+pub enum End {
+    Recorded(Event),
+    Staged(Ticket<Event>),
 }
 
-// SAFETY: the driver accepts events from any thread; each is recorded before it is shared.
-unsafe impl Sync for Event {}
-
-impl Event {
-    fn delay(&self, stream: Stream) -> Result<(), DriverError> {
-        // SAFETY: both live.
-        unsafe {
-            result::stream::wait_event(
-                stream.0,
-                self.handle.0,
-                sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT,
-            )
+impl End {
+    /// Waits for the thread to queue the copy.
+    fn event(&self) -> Result<&Event, String> {
+        match self {
+            Self::Recorded(event) => Ok(event),
+            Self::Staged(ticket) => ticket.wait().as_ref().map_err(Clone::clone),
         }
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        self.pool.free().push(self.handle);
     }
 }
 
@@ -110,8 +59,7 @@ impl CudaCopies {
         if let Some(streams) = self.streams {
             return Ok(streams);
         }
-        let create = || result::stream::create(result::stream::StreamKind::NonBlocking).map(Stream);
-        let streams = Streams { out: create()?, back: create()? };
+        let streams = Streams { out: Stream::create()?, back: Stream::create()? };
         self.streams = Some(streams);
         Ok(streams)
     }
@@ -123,11 +71,12 @@ impl CudaCopies {
     /// Without `after`, waits for all work queued on stream `index`.
     fn start(
         &mut self,
-        (index, after): (usize, Option<&Event>),
+        (index, after): (usize, Option<&End>),
         choose: fn(Streams) -> Stream,
         copy: impl FnOnce(Stream) -> Result<(), DriverError>,
     ) -> Result<Event, String> {
         let owner = self.owner(index)?;
+        let after = after.map(End::event).transpose()?;
 
         let started = || {
             let stream = choose(self.streams()?);
@@ -136,16 +85,50 @@ impl CudaCopies {
                 None => self.events.record(owner)?.delay(stream)?,
             }
             copy(stream).and_then(|()| self.events.record(stream)).inspect_err(|_| {
-                // Part of the copy may run, into memory about to be freed. SAFETY: the stream lives.
-                let _idle = unsafe { result::stream::synchronize(stream.0) };
+                // Part of the copy may use memory about to be freed.
+                let _idle = stream.synchronize();
             })
         };
         started().map_err(|error: DriverError| format!("a copy could not start: {error}"))
     }
+
+    /// `None` if the driver copies these pages.
+    ///
+    /// # Safety
+    /// Both memories stay until the end.
+    unsafe fn stage(
+        &mut self,
+        direction: Direction,
+        after: (usize, Option<&End>),
+        (device, rows): (u64, Rows),
+        (host, pages): (NonNull<u8>, Pages),
+    ) -> Result<Option<End>, String> {
+        if pages == Pages::Locked || !self.staging.serves(direction, rows, &self.events) {
+            return Ok(None);
+        }
+        let choose = match direction {
+            Direction::Out => |streams: Streams| streams.out,
+            Direction::Back => |streams: Streams| streams.back,
+        };
+        let turn = self.start(after, choose, |_| Ok(()))?;
+        // SAFETY: as the caller promises.
+        let ticket = unsafe { self.staging.copy(direction, Job { turn, device, rows, host }) };
+        Ok(ticket.map(End::Staged))
+    }
 }
 
 impl CopyStreams<Server> for CudaCopies {
-    type End = Event;
+    type End = End;
+
+    fn new(staging: StagingSource) -> Self {
+        Self {
+            streams: None,
+            owners: HashMap::new(),
+            events: Arc::default(),
+            handles: Handles::default(),
+            staging: Staging::new(staging),
+        }
+    }
 
     fn watch(&mut self, server: &mut Server, index: usize, begin: &mut dyn FnMut(&mut Server)) {
         if let Some(handle) = self.handles.begun(server, begin) {
@@ -161,23 +144,28 @@ impl CopyStreams<Server> for CudaCopies {
         &mut self,
         server: &mut Server,
         device: Buffer,
-        after: (usize, Option<&Event>),
+        after: (usize, Option<&End>),
         rows: Rows,
         host: &mut [u8],
-    ) -> Result<Event, String> {
-        let from = Self::address(server, device)? + rows.start as u64;
+        pages: Pages,
+    ) -> Result<End, String> {
+        let device = Self::address(server, device)?;
+        let memory = NonNull::from(&mut *host).cast();
+        // SAFETY: as the caller promises.
+        if let Some(end) = unsafe { self.stage(Direction::Out, after, (device, rows), (memory, pages)) }? {
+            return Ok(end);
+        }
 
         let copy = |stream: Stream| {
-            if rows.count > 1 && rows.pitch != rows.row {
-                // SAFETY: the caller keeps both memories; `host` holds all rows.
-                return unsafe { copy_rows(rows, from, host, stream) };
-            }
-
-            let mut pieces = host.chunks_mut(PIECE).zip((from..).step_by(PIECE));
-            // SAFETY: the caller keeps both memories, of one size.
-            pieces.try_for_each(|(piece, from)| unsafe { result::memcpy_dtoh_async(piece, from, stream.0) })
+            let mut rest = host;
+            rows.pieces(PIECE).try_for_each(|piece| {
+                let (part, others) = std::mem::take(&mut rest).split_at_mut(piece.bytes());
+                rest = others;
+                // SAFETY: the caller keeps both memories; `part` holds the piece.
+                unsafe { copy_out(piece, device, part, stream) }
+            })
         };
-        self.start(after, |streams| streams.out, copy)
+        self.start(after, |streams| streams.out, copy).map(End::Recorded)
     }
 
     unsafe fn start_back(
@@ -185,14 +173,21 @@ impl CopyStreams<Server> for CudaCopies {
         address: u64,
         index: usize,
         host: &[u8],
-        after: Option<&Event>,
-    ) -> Result<Event, String> {
+        pages: Pages,
+        after: Option<&End>,
+    ) -> Result<End, String> {
+        let (after, whole) = ((index, after), Rows::whole(host.len()));
+        let memory = NonNull::from(host).cast();
+        // SAFETY: as the caller promises.
+        if let Some(end) = unsafe { self.stage(Direction::Back, after, (address, whole), (memory, pages)) }? {
+            return Ok(end);
+        }
         let copy = |stream: Stream| {
             let mut pieces = host.chunks(PIECE).zip((address..).step_by(PIECE));
             // SAFETY: the caller keeps both memories, of one size.
             pieces.try_for_each(|(piece, to)| unsafe { result::memcpy_htod_async(to, piece, stream.0) })
         };
-        self.start((index, after), |streams| streams.back, copy)
+        self.start(after, |streams| streams.back, copy).map(End::Recorded)
     }
 
     fn address(server: &mut Server, device: Buffer) -> Result<u64, String> {
@@ -201,62 +196,26 @@ impl CopyStreams<Server> for CudaCopies {
         Ok(resource.resource().ptr)
     }
 
-    fn mark(&mut self, index: usize) -> Option<Event> {
-        self.events.record(self.owner(index).ok()?).ok()
+    fn mark(&mut self, index: usize) -> Option<End> {
+        self.events.record(self.owner(index).ok()?).ok().map(End::Recorded)
     }
 
-    fn order(&mut self, index: usize, copy: &Event) -> Result<(), String> {
-        copy.delay(self.owner(index)?).map_err(copy_error)
+    fn order(&mut self, index: usize, copy: &End) -> Result<(), String> {
+        copy.event()?.delay(self.owner(index)?).map_err(copy_error)
     }
 
-    fn has_ended(copy: &Event) -> Result<bool, String> {
-        // SAFETY: the event lives.
-        match unsafe { result::event::query(copy.handle.0) } {
-            Ok(()) => Ok(true),
-            Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
-            Err(error) => Err(copy_error(error)),
+    fn has_ended(copy: &End) -> Result<bool, String> {
+        if let End::Staged(ticket) = copy
+            && ticket.get().is_none()
+        {
+            return Ok(false);
         }
+        copy.event()?.has_ended().map_err(copy_error)
     }
 
-    fn wait(copy: &Event) -> Result<(), String> {
-        // SAFETY: the event lives.
-        unsafe { result::event::synchronize(copy.handle.0) }.map_err(copy_error)
+    fn wait(copy: &End) -> Result<(), String> {
+        copy.event()?.wait().map_err(copy_error)
     }
-}
-
-/// # Safety
-/// Both memories outlive the copy. On the device, `rows` start at `from`; `host` holds them all.
-unsafe fn copy_rows(rows: Rows, from: u64, host: &mut [u8], stream: Stream) -> Result<(), DriverError> {
-    let in_piece = (PIECE / rows.row).max(1);
-    let pieces = host.chunks_mut(in_piece * rows.row).zip((from..).step_by(in_piece * rows.pitch));
-
-    for (piece, from) in pieces {
-        let copy = sys::CUDA_MEMCPY2D_st {
-            srcXInBytes: 0,
-            srcY: 0,
-            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
-            srcHost: std::ptr::null(),
-            srcDevice: from,
-            srcArray: std::ptr::null_mut(),
-            srcPitch: rows.pitch,
-            dstXInBytes: 0,
-            dstY: 0,
-            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
-            dstHost: piece.as_mut_ptr().cast(),
-            dstDevice: 0,
-            dstArray: std::ptr::null_mut(),
-            dstPitch: rows.row,
-            WidthInBytes: rows.row,
-            Height: piece.len() / rows.row,
-        };
-        // SAFETY: the caller keeps the memory that the descriptor names.
-        unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, stream.0) }.result()?;
-    }
-    Ok(())
-}
-
-fn copy_error(error: DriverError) -> String {
-    format!("a copy in parallel with the device's work: {error}")
 }
 
 /// Handles of the server's streams, if all are known. The text names each compiled kernel: printing takes milliseconds.

@@ -3,6 +3,9 @@
 mod copies;
 mod installation;
 mod pool;
+mod staging;
+mod stream;
+mod worker;
 
 use super::failures::Address;
 use super::inner::{InnerRuntime, Reaches, Resource};

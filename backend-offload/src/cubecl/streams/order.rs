@@ -6,6 +6,7 @@ use crate::cubecl::device::CubeDevice;
 use crate::cubecl::inner::InnerRuntime;
 use crate::cubecl::server::OffloadServer;
 use crate::cubecl::table::Named;
+use crate::error::OffloadError;
 use crate::journal::TARGET;
 use crate::paging::panic_message;
 use cubecl_common::future::block_on;
@@ -14,6 +15,9 @@ use cubecl_core::server::{Binding, ComputeServer};
 use cubecl_runtime::memory_management::MemoryAllocationMode;
 use pager::BlockId;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+const RETURN: &str = "bringing a block back";
 
 impl<R: InnerRuntime> OffloadServer<R> {
     /// Precedes every call that may create a stream in the runtime.
@@ -73,7 +77,12 @@ impl<R: InnerRuntime> CubeDevice<R> {
     }
 
     /// Orders work on `stream` after each operand's last use, which it becomes.
-    pub(in crate::cubecl) fn order_operands(&mut self, operands: &[BlockId], stream: StreamId) {
+    pub(in crate::cubecl) fn order_operands(
+        &mut self,
+        operands: &[BlockId],
+        stream: StreamId,
+    ) -> Result<(), OffloadError> {
+        let mut ordered = Ok(());
         let index = self.streams.index(stream);
         self.copies.mark(index, self.streams.by_index[index].uses);
         let current = self.streams.begin(stream);
@@ -83,17 +92,27 @@ impl<R: InnerRuntime> CubeDevice<R> {
             if let Some(last) = buffer.last_use.replace(current) {
                 self.order_after(stream, last);
             }
-            self.order_after_copy(stream, copy);
+            if let Err(message) = self.order_after_copy(stream, copy) {
+                let error = OffloadError::LaunchFailed { operation: RETURN.to_owned(), message };
+                self.buffers.get_mut(id).failed = Some(Arc::new(error.clone()));
+                ordered = Err(error);
+            }
         }
+        ordered
     }
 
-    pub(in crate::cubecl) fn order_after_copy(&mut self, stream: StreamId, copy: Option<CopyId>) {
+    /// An error if the bytes did not reach the device.
+    pub(in crate::cubecl) fn order_after_copy(
+        &mut self,
+        stream: StreamId,
+        copy: Option<CopyId>,
+    ) -> Result<(), String> {
         let index = self.streams.index(stream);
-        let Some(copy) = copy.filter(|_| !self.injector.forgets_copies()) else { return };
-        if let Err(reason) = self.copies.order(index, copy) {
-            tracing::warn!(target: TARGET, "{reason}; waiting for it");
-            self.copies.wait_for_all();
-        }
+        let Some(copy) = copy.filter(|_| !self.injector.forgets_copies()) else { return Ok(()) };
+        let Err(reason) = self.copies.order(index, copy) else { return Ok(()) };
+        tracing::warn!(target: TARGET, "{reason}; waiting for it");
+        self.copies.wait_for_all();
+        self.copies.wait_for_upload(copy)
     }
 
     /// The work follows the owner's, and all users of its small buffers; the owner's next work follows it.

@@ -14,6 +14,7 @@ use crate::{
 pub(super) fn enter(name: &'static str, kind: CallKind) -> Result<MutexGuard<'static, Driver>, Status> {
     report::count(|counters| counters.host.called(name));
     let mut driver = driver();
+    driver.host_calls();
     driver.timeline.charge_call(kind);
     driver.failures.check()?;
     Ok(driver)

@@ -46,8 +46,9 @@ pub extern "C" fn cuEventRecord(event: u64, stream: u64) -> Status {
         _ = driver.record(event, "cuEventRecord")?;
         let record = Record {
             mark: driver.schedule.mark(stream),
-            clock: driver.order.clock(stream).clone(),
+            clock: driver.order.record(stream),
             time: driver.timeline.record(stream),
+            called: driver.timeline.now(),
             recorder: thread::current().id(),
         };
         driver.handles.events.insert(event, Event { record: Some(record) });
@@ -60,6 +61,7 @@ pub extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> 
     call("cuStreamWaitEvent", CallKind::StreamWait, |driver| {
         let stream = driver.stream(stream, "cuStreamWaitEvent")?;
         if let Some(record) = driver.record(event, "cuStreamWaitEvent")? {
+            driver.timeline.host_waits(record.called, "cuStreamWaitEvent");
             driver.stream_waits(stream, &record);
             driver.run(Goal::Optional);
         }
@@ -76,6 +78,7 @@ pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
         let collects = !record.mark.after_work && record.recorder != thread::current().id();
         if collects && driver.settings.order.mode != Mode::Eager {
             driver = wait_for_others(driver, record.mark);
+            driver.host_calls();
         }
 
         driver.run(Goal::Mark(record.mark));

@@ -13,8 +13,9 @@ const NON_BLOCKING: c_uint = 1;
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamCreate(stream: Out<u64>, flags: c_uint) -> Status {
-    _ = current_device("cuStreamCreate");
+    let device = current_device("cuStreamCreate");
     call("cuStreamCreate", CallKind::Other, |driver| {
+        driver.host_creates_stream(device);
         let (handle, id) = (driver.handles.next(), driver.schedule.create_stream());
         driver.handles.streams.insert(handle, Stream { id, blocking: flags & NON_BLOCKING == 0 });
         stream.put(handle).result()

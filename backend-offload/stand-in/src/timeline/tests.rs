@@ -105,3 +105,46 @@ fn a_large_pageable_upload_holds_up_the_host_to_its_end_and_a_small_one_while_it
     flat.book(FIRST, pageable(8_000_000));
     assert!(!flat.has_passed(1e-9));
 }
+
+const OTHER: HostId = HostId::from_index(1);
+
+#[test]
+fn a_host_waits_on_its_own_time_until_it_names_anothers_event() {
+    let mut timeline = card();
+    timeline.charge(1e-3);
+    timeline.begin_host();
+    timeline.host_calls(OTHER);
+    assert!(timeline.has_passed(1e-3), "it begins at its creator's time");
+    timeline.host_waits(5e-3, "test");
+    let recorded = timeline.now();
+    timeline.host_calls(HostId::SHARED);
+    assert!(!timeline.has_passed(1.1e-3), "the other's wait holds up only itself");
+    timeline.book(FIRST, copy(24_000_000));
+    assert!(timeline.end_of(FIRST) < 2.1e-3);
+    timeline.host_waits(recorded, "test");
+    assert!(timeline.has_passed(5e-3));
+}
+
+#[test]
+fn a_host_that_falls_behind_still_finds_gaps_and_never_a_busy_engine() {
+    let mut timeline = card();
+    timeline.begin_host();
+    timeline.charge(4e-3);
+    timeline.book(FIRST, copy(24_000_000));
+    timeline.host_calls(OTHER);
+    timeline.book(SECOND, copy(24_000_000));
+    assert!(timeline.end_of(SECOND) < 1.1e-3, "before the first one");
+    timeline.book(SECOND, copy(96_000_000));
+    assert!(timeline.end_of(SECOND) > 9e-3, "after it");
+}
+
+#[test]
+fn what_an_engine_did_long_ago_is_forgotten_and_stays_busy() {
+    let mut busy = Busy::default();
+    for n in 0..2 * REMEMBERED {
+        busy.take(0.0, 2.0 * n as f64, 1.0);
+    }
+    assert!(busy.intervals.len() <= REMEMBERED + 1);
+    let start = busy.take(0.0, 0.0, 1.0);
+    assert!(start > REMEMBERED as f64, "{start}");
+}

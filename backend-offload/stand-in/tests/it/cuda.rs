@@ -306,9 +306,13 @@ impl Cuda {
         output(|milliseconds| unsafe { cuEventElapsedTime(milliseconds, start, end) })
     }
 
+    pub(crate) fn order_after_event(&self, event: u64, later: u64) {
+        succeed(unsafe { cuStreamWaitEvent(later, event, 0) });
+    }
+
     pub(crate) fn order(&self, earlier: u64, later: u64) {
         let event = self.record(earlier);
-        succeed(unsafe { cuStreamWaitEvent(later, event, 0) });
+        self.order_after_event(event, later);
         succeed(unsafe { cuEventDestroy_v2(event) });
     }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     child::{Scenario, compiler_found, run},
-    cuda::{Argument, Cuda},
+    cuda::{Argument, Cuda, NOT_READY},
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -17,6 +17,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ("kernel_of_much_arithmetic", || kernel(1.003, true)),
     ("kernel_without_a_card", || kernel(0.005, true)),
     ("collector_apart", || collector(0.0)),
+    ("own_streams", own_streams),
 ];
 
 const CARD: [(&str, &str); 1] = [("CARD", "4090")];
@@ -130,6 +131,40 @@ fn waits_of_a_collector_thread_hold_up_the_program_only_without_a_card() {
     let held_up = run("collector", &[SLOW]);
     held_up.passes();
     assert_eq!((held_up.counter("collector_waits"), held_up.counter("host_waits")), (0, 1));
+}
+
+/// Another thread waits for a copy of 40 ms.
+fn own_streams() {
+    let cuda = Cuda::start();
+    let stream = cuda.stream();
+    let x = cuda.allocate(1_000_000, stream);
+    let source = cuda.pinned::<u8>(1_000_000);
+    let mut event = 0;
+    takes(&cuda, 0.0, || {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let cuda = Cuda::start();
+                let stream = cuda.stream();
+                cuda.upload(x, source, stream);
+                cuda.synchronize(stream);
+                cuda.record(stream)
+            });
+            event = thread.join().expect("no panic");
+        });
+    });
+    assert_eq!(cuda.query_event(event), NOT_READY, "on the other thread's time");
+    takes(&cuda, 39.995, || cuda.order_after_event(event, stream));
+    assert_eq!(cuda.query_event(event), 0);
+}
+
+#[test]
+fn a_thread_with_a_stream_of_its_own_holds_up_others_only_at_its_events() {
+    let ended = run("own_streams", &[CARD.as_slice(), &[("BANDWIDTH", "25e6")]].concat());
+    ended.passes();
+    assert_eq!(
+        (ended.counter("other_hosts"), ended.counter("other_waits"), ended.counter("host_waits")),
+        (1, 1, 1)
+    );
 }
 
 const TOUCH: &str = "#include <cuda_runtime.h>

@@ -23,6 +23,8 @@ mod plain;
 mod pool;
 mod reads;
 mod requests;
+#[cfg(feature = "cuda")]
+mod staging;
 mod streams;
 mod tiles;
 mod training;
