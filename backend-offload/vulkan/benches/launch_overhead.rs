@@ -21,7 +21,6 @@ use cubecl_wgpu::{WgpuDevice, WgpuRuntime};
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-/// Launches between two synchronisations: enough for a queue, too few to fill it.
 const BATCH: u64 = 256;
 
 #[cube(launch)]

@@ -291,7 +291,6 @@ fn kept_caches_give_way_to_running_sequences_oldest_first() {
         batch.leave(key);
         assert!(batch.held() <= 200);
     }
-    // Room for three caches of 64 positions. Asking moves a cache, so the others are asked by age.
     assert_eq!(cached(&mut batch, 10, &prompts[1]), 39);
     batch.leave(10);
     assert_eq!(cached(&mut batch, 11, &prompts[0]), 0);

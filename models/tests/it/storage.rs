@@ -51,7 +51,6 @@ fn hugging_face_directories_come_back_bit_for_bit() {
     }
 }
 
-/// Pretraining pushes unused rows down: a new token there would never be sampled.
 #[test]
 fn new_tokens_in_padding_begin_as_the_mean_of_the_real_ones() {
     let config = shrunk("llama-1.1b");

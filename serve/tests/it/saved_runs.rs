@@ -23,7 +23,6 @@ use tempfile::TempDir;
 use crate::client::{Answer, TIMEOUT, post_request};
 use crate::served_models::tokenizer;
 
-/// Matrices and caches of 64 KiB and more, so that they spill and are counted, with values under which every layer affects the answer.
 fn config() -> GptConfig {
     GptConfig {
         n_layer: 2,

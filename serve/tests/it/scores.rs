@@ -25,7 +25,6 @@ pub(crate) fn own(model: &Gpt<Cpu>, before: &[u32], token: u32) -> (f64, f64) {
 fn probabilities_of_a_prompt_are_the_models_own() {
     let model = model();
     let server = served(settings(Limits::default()), Batching { prompt_piece: 16, ..Batching::default() });
-    // As evaluation harnesses ask: lists of tokens, the second of which begins like the first.
     let prompts =
         [(0..60).map(|at| at * 7 % 200).collect(), (0..50).map(|at| at * 7 % 200).collect::<Vec<u32>>()];
     let body = json!({ "prompt": prompts, "echo": true, "logprobs": 1, "max_tokens": 0, "temperature": 0 });

@@ -19,7 +19,6 @@ const SMALL: u64 = 124_475_904;
 /// Padded to a multiple of 64.
 const WORDS: u64 = 50_304;
 
-/// Steps of 32,768 tokens: their plans show as much as presets' longer ones.
 fn short_steps(name: &str) -> &'static [&'static str] {
     match name {
         "gpt-124m" | "gpt-350m" => &["train.accumulate=4", "train.steps=1000"],

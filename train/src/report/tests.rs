@@ -84,7 +84,6 @@ fn eventful() -> Vec<Value> {
     records
 }
 
-/// Elements are closed in order, attributes quoted, and every `&` begins an entity.
 fn assert_well_formed(page: &str) {
     let mut rest = page.strip_prefix("<!DOCTYPE html>").expect("a document");
     let mut open = Vec::new();

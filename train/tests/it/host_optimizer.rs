@@ -393,7 +393,6 @@ fn a_run_fits_in_the_host_memory_that_its_plan_counts() {
 mod gate {
     use super::*;
 
-    /// With clipping, last digits drift apart. Narrow states round more; bf16 leaves no f32 matrix on the device.
     #[test]
     #[ignore = "gate: compares learning over 200 steps"]
     fn over_200_steps_host_losses_stay_near_the_devices_by_format() {

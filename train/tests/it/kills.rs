@@ -59,7 +59,6 @@ fn kill_repeatedly(settings: &[&str], usual: u64) {
     let (mut finished, mut saved) = (0, 0);
 
     for kill in 1..=kills {
-        // Kills depend on steps, not on the machine's speed. The first follows a save.
         let steps = if kill == 1 { STEPS_BETWEEN } else { numbers.below(STEPS_BETWEEN) };
         let moment = Duration::from_micros(numbers.below(MICROSECONDS));
         let before = tiny.journal("run").len();

@@ -63,7 +63,6 @@ fn a_run_without_the_keys_and_an_exact_start_have_the_bits_of_one_process() {
     let compressed = tiny.run_on("2", "run", &[&SHARED[..], &ONE_BIT].concat());
     assert_ne!(compressed, one, "nothing was compressed");
     let (exact, other) = (tiny.losses("one"), tiny.losses("run"));
-    // The third step is the first inexact one; its loss precedes its update.
     assert_eq!(exact[..3], other[..3]);
     assert_ne!(exact[3].to_bits(), other[3].to_bits());
 }

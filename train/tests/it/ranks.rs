@@ -650,7 +650,6 @@ fn without_mpirun_the_error_says_what_to_install_and_one_process_trains() {
 mod gate {
     use super::*;
 
-    /// Rank 0 holds the run's lock: unless it ends, the run cannot restart.
     #[test]
     #[ignore = "gate: waits for a time limit"]
     fn a_frozen_rank_is_ended_and_the_run_restarts_to_the_bits_of_an_undisturbed_one() {

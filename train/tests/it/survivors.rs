@@ -158,7 +158,6 @@ fn without_rank_0_the_run_ends_and_is_restarted_from_its_checkpoint() {
 mod gate {
     use super::*;
 
-    /// The library reports no frozen rank: the run ends as under release 4.
     #[test]
     #[ignore = "gate: waits for a time limit"]
     fn a_frozen_rank_is_not_survived_but_ends_and_restarts_the_run() {

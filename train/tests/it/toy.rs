@@ -4,8 +4,6 @@ use serde_json::Value;
 
 use crate::program::{assert_success, train};
 
-/// Two processors then had losses of 0.296 and 0.300, and 30 and 27 right answers of 100: vector widths change the
-/// order of sums. An untrained model has a loss above 2 and no right answer.
 const STEPS: u64 = 120;
 const LOSS_BELOW: f64 = 0.45;
 const RIGHT_AT_LEAST: u64 = 12;

@@ -96,7 +96,6 @@ fn a_launch_that_fits_costs_less_than_a_microsecond_more() {
     if lacks_vulkan() {
         return;
     }
-    // The median over pairs of rounds: another program on the machine disturbs both alike.
     let said = run(&["cost"]);
     assert!(number(&said, "median_ns") < 1000, "{said:?}");
 }

@@ -57,8 +57,6 @@ impl Program {
     }
 }
 
-/// Random steps repeat, change, and come back; every other program hints. In tests the pager compares every victim with
-/// a full search.
 #[test]
 fn the_first_in_order_is_the_one_a_look_at_all_blocks_finds() {
     let mut chosen = 0;

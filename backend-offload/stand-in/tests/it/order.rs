@@ -121,7 +121,6 @@ fn repeated_queries_end_although_work_is_late() {
     assert!(!ended.stderr.contains("0 questions"), "{}", ended.stderr);
     let eager = run("polling", &[]);
     eager.passes();
-    // The work is done at the call, but its simulated time lies two questions ahead.
     assert!(eager.stderr.contains("4 questions"), "{}", eager.stderr);
 }
 

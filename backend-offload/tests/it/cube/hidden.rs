@@ -59,7 +59,6 @@ fn training(machine: &Machine, program: &str) -> Child {
     child.environment("STAND_IN_KERNEL_US", KERNEL_US)
 }
 
-/// One FLOP per operation. The recording covers all buffers: small ones get zero bytes.
 fn recorded(file: &Path) -> Recording {
     let bytes = std::fs::read(file).expect("a recording");
     let mut whole = dropped_at_once(Recording::from_bytes(&bytes).expect("a recording"));

@@ -10,7 +10,6 @@ use super::client::{post, whole};
 
 const QUESTIONS: usize = 64;
 
-/// Asks each question alone, then all at once, twice, to use cached prompts.
 pub(crate) fn compare(args: &Args) -> anyhow::Result<()> {
     let alone: Vec<Reply> = (0..QUESTIONS).map(|number| ask(args, number)).collect::<Result<_, _>>()?;
     for time in ["first", "second"] {

@@ -85,7 +85,6 @@ fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// The documented server block without TLS, within nginx that gives up after a second and collects answers.
 fn nginx(program: &Path, server: &TestServer, change: impl Fn(&str) -> String) -> Proxy {
     let block = shown("nginx.conf").replace("127.0.0.1:8080", &server.address.to_string());
     let plain = block.lines().filter(|line| !line.contains("ssl_") && !line.contains("listen "));

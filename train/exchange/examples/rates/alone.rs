@@ -8,7 +8,6 @@ use super::{Asked, Sample, gradient};
 
 const COUNT: usize = 4;
 
-/// Sums rows and frees each once it is added. The caller drops the sum after the clock stops.
 type Sum = fn(&mut dyn Engine, Vec<Vec<f32>>) -> exchange::Result<Vec<f32>>;
 
 /// The plain sum stands twice: its distance from itself is the noise.

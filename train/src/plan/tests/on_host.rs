@@ -48,7 +48,6 @@ fn a_host_optimizer_trains_seven_billion_parameters_on_8_gib_and_eighteen_on_24(
     ");
 }
 
-/// 69 GiB of states and sums, 17 of read weights, 12 beyond the device.
 #[test]
 fn sharded_ranks_hold_old_weights_and_read_ones_at_once() {
     let two = Machine { other_ranks: 1, ..large(24 * GIB, 192 * GIB) };

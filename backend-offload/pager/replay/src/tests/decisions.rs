@@ -56,7 +56,6 @@ impl Replay<'_> {
 
 #[test]
 fn every_decision_of_small_programs_is_the_one_on_record() {
-    // An operation takes as long as a copy of five times its operands, or of its operands.
     let mut table = String::new();
     for (name, program, budget, memory) in [("training", training(), 180, 0.2), ("sweep", sweep(), 180, 1.0)]
     {

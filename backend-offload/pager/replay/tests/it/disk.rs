@@ -50,8 +50,6 @@ fn a_step_above_a_disk_takes_as_long_as_the_disk_and_what_is_not_beside_it() {
     let moved = replay.disk_steps()[ROUNDS - 1].total();
     let fewest = disk_bound(&step, 32 * GIB, ROUNDS)[ROUNDS - 1].total();
     println!("{elapsed:?} of at least {least}; {moved} bytes of at least {fewest}");
-    // Without moves ahead, the step would take the sum of all parts. During most arithmetic the host is full of blocks
-    // needed sooner.
     assert!(elapsed.step < elapsed.disk + 0.75 * elapsed.arithmetic);
     assert!(moved * 100 <= fewest * 105, "{moved} bytes of at least {fewest}");
     assert!(elapsed.step < 1.38 * least, "{elapsed:?} of at least {least}");

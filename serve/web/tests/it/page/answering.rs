@@ -57,7 +57,6 @@ fn a_long_conversation_is_cut_to_the_context_in_few_requests() {
     let asked = browser.run("return sent.filter(([path]) => path.includes('completions')).length");
     assert!(asked.as_u64().unwrap() <= 5, "{asked} requests");
 
-    // A token per letter and one per message; the answer has a quarter of the context.
     let sent = super::settings::last_question(&browser);
     let contents = sent["messages"].as_array().unwrap().iter().map(|one| one["content"].as_str().unwrap());
     let tokens: usize = contents.map(|content| content.len() + 1).sum();
