@@ -129,6 +129,8 @@ fn check(proxy: &Proxy, server: &TestServer) {
     assert!(String::from_utf8_lossy(&received).contains("[DONE]"));
     assert!(early > Duration::from_millis(500), "a second of answer came within {early:?}");
 
+    // The stream's last event precedes its end in the engine: the next request would queue, and the second be refused.
+    server.wait_for("active_sequences", 0.0);
     // Longer than nginx around the block waits.
     let slow = json!({ "prompt": "x".repeat(25), "max_tokens": 25 });
     let first = proxy.begin(&slow);
