@@ -27,10 +27,6 @@ pub struct Settings {
     )]
     pub overlap: bool,
     /// Bytes, if the device reports it.
-    #[cfg_attr(
-        all(feature = "cube", not(any(feature = "cuda", feature = "adapter"))),
-        expect(dead_code, reason = "only CUDA takes buffers of any size")
-    )]
     pub device_memory: Option<u64>,
     pub(crate) injector: Injector,
     #[cfg(feature = "test-util")]

@@ -28,11 +28,13 @@ impl Rows {
         self.row * self.count
     }
 
+    #[cfg(any(feature = "cuda", test))]
     pub(super) fn has_gaps(&self) -> bool {
         self.count > 1 && self.pitch != self.row
     }
 
     /// Of at most `most` bytes, or one row with gaps.
+    #[cfg(any(feature = "cuda", test))]
     pub(super) fn pieces(self, most: usize) -> impl Iterator<Item = Self> {
         let has_gaps = self.has_gaps();
         let (row, pitch, count) =

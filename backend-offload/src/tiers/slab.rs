@@ -10,7 +10,7 @@ pub enum SlabSource {
     /// Page-locked memory from this function, or ordinary memory on refusal. It fills the memory with zeros if asked
     /// to: a driver that computes nothing gives untouched pages, which are zeros.
     #[cfg_attr(
-        not(any(feature = "cuda", feature = "adapter", test)),
+        not(any(feature = "cube", feature = "adapter", test)),
         expect(dead_code, reason = "only CUDA can pin host memory")
     )]
     Pinned(fn(usize, bool) -> Option<PinnedMemory>),
