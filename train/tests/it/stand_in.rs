@@ -278,15 +278,16 @@ mod full {
     #[ignore = "full: trains for minutes"]
     fn adapters_beside_a_plain_or_packed_base_have_the_same_bits_on_cuda_in_any_order_of_work() {
         let Some(stand_in) = StandIn::with_a_base() else { return };
-        let accumulated = ["train.recompute=1", "train.accumulate=4", "train.micro_batch=1"];
-        let cases: [(&str, &str, &[&str]); 3] = [
-            ("plain", "3MiB", &[]),
-            ("groups", "3MiB", &accumulated),
-            ("nf4", "2MiB", &[NARROW, "memory.base=nf4", "train.recompute=1", "train.lora.dropout=0.2"]),
+        // As many tokens as an embedding has features: Burn's kernel that selects rows reads beyond fewer indices.
+        let recomputed = ["train.recompute=1", "train.micro_batch=4", "train.sequence=64"];
+        let cases: [(&str, &str, &[&str]); 2] = [
+            ("groups", "4MiB", &["train.accumulate=2"]),
+            ("nf4", "3MiB", &[NARROW, "memory.base=nf4", "train.lora.dropout=0.2"]),
         ];
         for (name, budget, settings) in cases {
             let budget = format!("memory.device_budget={budget}");
-            stand_in.assert_spills_to_the_same_bits(name, &budget, &[&LORA[..], settings].concat());
+            let settings = [&LORA[..], &recomputed, settings].concat();
+            stand_in.assert_spills_to_the_same_bits(name, &budget, &settings);
         }
     }
 
