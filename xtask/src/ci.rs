@@ -32,7 +32,7 @@ enum Step {
     Tidy,
     /// Lints, on all code and its tests
     Clippy,
-    /// The features of backend-offload that have code of their own, each alone, and no feature
+    /// Features of backend-offload, each without the others; the trainer without any; the server's grammars
     Features,
     /// The pager's instruction counts, compared with the committed table
     Instructions,

@@ -19,8 +19,10 @@ pub(super) struct Books {
     pageable_fallbacks: u64,
 }
 
-/// Of one device.
-const STAGING_BUFFERS: u64 = 4;
+/// Of one direction: the link uses one while a thread copies the other.
+pub const STAGING_BUFFERS: usize = 2;
+
+const STAGING_BUFFERS_OF_DEVICE: u64 = 2 * STAGING_BUFFERS as u64;
 
 const MOST_PER_BUFFER: u64 = 4 << 20;
 
@@ -140,13 +142,13 @@ impl Books {
     fn most_pinned(&self) -> u64 {
         let most = self.most_locked();
         let all_is_locked = self.limit.get().is_some_and(|limit| limit <= most);
-        let reserved = if all_is_locked { 0 } else { STAGING_BUFFERS * self.staging_bytes() };
+        let reserved = if all_is_locked { 0 } else { STAGING_BUFFERS_OF_DEVICE * self.staging_bytes() };
         most.saturating_sub(reserved.max(self.staging))
     }
 
     /// Of one buffer: a device's take at most a quarter. Zero if that is too little.
     pub(super) fn staging_bytes(&self) -> u64 {
-        let bytes = (self.most_locked() / (4 * STAGING_BUFFERS)).min(MOST_PER_BUFFER);
+        let bytes = (self.most_locked() / (4 * STAGING_BUFFERS_OF_DEVICE)).min(MOST_PER_BUFFER);
         bytes - bytes % LEAST_PER_BUFFER
     }
 

@@ -32,6 +32,8 @@ mod system;
 mod threads;
 mod transfer;
 
+#[cfg(feature = "cuda")]
+pub use books::STAGING_BUFFERS;
 pub(crate) use checksum::checksum;
 #[cfg(any(test, feature = "cube"))]
 pub(crate) use copies::Share;
@@ -48,7 +50,7 @@ pub use pool::{Draft, Lease};
 #[cfg(feature = "cuda")]
 pub(crate) use slab::PinnedMemory;
 pub use slab::SlabSource;
+#[cfg(feature = "cuda")]
+pub use staging::StagingBuffer;
 #[cfg(feature = "cube")]
 pub use staging::StagingSource;
-#[cfg(feature = "cuda")]
-pub use staging::{BUFFERS as STAGING_BUFFERS, StagingBuffer};

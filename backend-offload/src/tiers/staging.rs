@@ -1,14 +1,12 @@
 //! Page-locked buffers for copies of ordinary host memory. They count within both limits.
 
+#[cfg(feature = "cuda")]
+use super::books::STAGING_BUFFERS;
 use super::pool::HostPool;
 #[cfg(feature = "cuda")]
 use super::slab::Slab;
 use super::slab::SlabSource;
 use std::sync::Arc;
-
-/// Of one direction: the link uses one while a thread copies the other.
-#[cfg(feature = "cuda")]
-pub const BUFFERS: usize = 2;
 
 #[derive(Debug)]
 #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only CUDA can pin host memory"))]
@@ -31,7 +29,7 @@ impl StagingSource {
 
     /// `None` if a limit or the driver refuses, or in a dry run.
     #[cfg(feature = "cuda")]
-    pub fn take(&self) -> Option<[StagingBuffer; BUFFERS]> {
+    pub fn take(&self) -> Option<[StagingBuffer; STAGING_BUFFERS]> {
         let SlabSource::Pinned(lock) = self.source else { return None };
         if self.pool.is_dry() {
             return None;

@@ -1,7 +1,8 @@
 //! Hosts: threads that share time and knowledge.
 //!
 //! Handovers are invisible, so one thread's wait may precede any other's next call: all are one host. A thread that
-//! creates a stream beside another thread's is a host of its own. Hosts meet at events: their record precedes waits.
+//! creates a stream where another thread created one is a host of its own. Hosts meet at events: their record precedes
+//! waits.
 
 use std::{
     collections::HashMap,

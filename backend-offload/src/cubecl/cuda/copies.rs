@@ -53,6 +53,15 @@ impl End {
     }
 }
 
+impl Streams {
+    fn of(self, direction: Direction) -> Stream {
+        match direction {
+            Direction::Out => self.out,
+            Direction::Back => self.back,
+        }
+    }
+}
+
 impl CudaCopies {
     /// The device's context is current: the server has used it.
     fn streams(&mut self) -> Result<Streams, DriverError> {
@@ -72,14 +81,14 @@ impl CudaCopies {
     fn start(
         &mut self,
         (index, after): (usize, Option<&End>),
-        choose: fn(Streams) -> Stream,
+        direction: Direction,
         copy: impl FnOnce(Stream) -> Result<(), DriverError>,
     ) -> Result<Event, String> {
         let owner = self.owner(index)?;
         let after = after.map(End::event).transpose()?;
 
         let started = || {
-            let stream = choose(self.streams()?);
+            let stream = self.streams()?.of(direction);
             match after {
                 Some(after) => after.delay(stream)?,
                 None => self.events.record(owner)?.delay(stream)?,
@@ -106,11 +115,7 @@ impl CudaCopies {
         if pages == Pages::Locked || !self.staging.serves(direction, rows, &self.events) {
             return Ok(None);
         }
-        let choose = match direction {
-            Direction::Out => |streams: Streams| streams.out,
-            Direction::Back => |streams: Streams| streams.back,
-        };
-        let turn = self.start(after, choose, |_| Ok(()))?;
+        let turn = self.start(after, direction, |_| Ok(()))?;
         // SAFETY: as the caller promises.
         let ticket = unsafe { self.staging.copy(direction, Job { turn, device, rows, host }) };
         Ok(ticket.map(End::Staged))
@@ -165,7 +170,7 @@ impl CopyStreams<Server> for CudaCopies {
                 unsafe { copy_out(piece, device, part, stream) }
             })
         };
-        self.start(after, |streams| streams.out, copy).map(End::Recorded)
+        self.start(after, Direction::Out, copy).map(End::Recorded)
     }
 
     unsafe fn start_back(
@@ -187,7 +192,7 @@ impl CopyStreams<Server> for CudaCopies {
             // SAFETY: the caller keeps both memories, of one size.
             pieces.try_for_each(|(piece, to)| unsafe { result::memcpy_htod_async(to, piece, stream.0) })
         };
-        self.start(after, |streams| streams.back, copy).map(End::Recorded)
+        self.start(after, Direction::Back, copy).map(End::Recorded)
     }
 
     fn address(server: &mut Server, device: Buffer) -> Result<u64, String> {
