@@ -1,7 +1,5 @@
-//! A background thread that receives gradients in order of submission.
-//!
-//! The program starts reads from the device and continues (`the_program_continues_while_a_gradient_is_received`). This
-//! thread waits, adds shares and computes squares.
+//! A background thread that receives gradients in order of submission, adds shares and computes squares
+//! (`the_program_continues_while_a_gradient_is_received`).
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};

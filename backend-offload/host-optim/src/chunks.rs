@@ -1,6 +1,6 @@
 //! A state on disk, in chunks. A step changes one after another and writes it back in place.
 //!
-//! Each chunk begins at a [piece](crate::pieces::PIECE), so numbers equal those of a state in host memory
+//! Each chunk begins at a [piece](crate::pieces::PIECE)
 //! (`a_state_on_the_disk_has_the_bits_of_one_in_memory_whatever_chunk_and_threads`). At most three chunks are in host
 //! memory (`three_chunks_are_in_host_memory_at_a_time_and_no_more`).
 //!
@@ -103,7 +103,6 @@ impl Mul<u64> for DiskBytes {
 }
 
 impl OnDisk {
-    /// Zeros, changed by `fill` chunk by chunk.
     pub(crate) fn new(
         disk: &DiskMemory,
         name: &str,
@@ -152,7 +151,6 @@ impl OnDisk {
         Ok(())
     }
 
-    /// Runs `then` unless a write failed.
     pub(crate) fn when_written(&self, pipeline: &mut Pipeline, then: impl FnOnce() + Send + 'static) {
         pipeline.when_written(&self.0, then);
     }

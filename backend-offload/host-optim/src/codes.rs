@@ -7,7 +7,6 @@
 
 /// Elements whose 8-bit moments share bases.
 pub(crate) const BLOCK: usize = 256;
-/// Bytes of a block's bases.
 pub(crate) const BASES: usize = size_of::<[u16; 2]>();
 
 /// Bits of an f32 mantissa that a code drops.

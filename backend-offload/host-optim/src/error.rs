@@ -4,8 +4,8 @@ use backend_offload::OffloadError;
 
 use crate::format::Format;
 
-/// Weights and moments are unchanged, with one exception: if the disk fails within a step, weights become NaN and the
-/// state is lost.
+/// Weights and moments are unchanged, unless the disk fails within a step: then weights become NaN and the state is
+/// lost.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostOptimError {

@@ -63,7 +63,7 @@ impl Gradient {
         self.next
     }
 
-    /// Receives the sum of the next `1 << level` shares. Panics unless their first number is a multiple of their count.
+    /// See [`HostState::arrive_sum`](crate::HostState::arrive_sum).
     pub(crate) fn arrive(
         &mut self,
         memory: &HostMemory,

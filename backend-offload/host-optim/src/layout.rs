@@ -129,7 +129,6 @@ impl Arrays<'_> {
         }
     }
 
-    /// Formats narrower than f32 round moments to nearest.
     pub(crate) fn load(&mut self, weights: &[f32], saved: [&[f32]; 2]) {
         match self {
             Self::F32 { masters, moments } => {

@@ -127,8 +127,7 @@ impl HostAdamW {
         self.states.values_mut().filter_map(Arc::get_mut).for_each(HostState::drop_gradient);
     }
 
-    /// One step along the received gradients; other parameters stay. With a [norm
-    /// limit](HostAdamWConfig::with_max_norm), a NaN or infinite norm skips the step.
+    /// One step along the received gradients; other parameters stay.
     ///
     /// Only `Compact` reads tensors; if that fails, the device is unusable. If a disk fails, the error names the lost
     /// state.

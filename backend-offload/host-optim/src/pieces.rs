@@ -43,7 +43,7 @@ impl DeviceWeight for bf16 {
 }
 
 impl Values<'_> {
-    /// Sum of squares, in an order set by the length alone.
+    /// Sum of squares.
     pub fn squares(&self) -> f64 {
         match self {
             Self::F32(values) => squares(values),

@@ -8,7 +8,6 @@ use rayon::prelude::*;
 
 use crate::pieces::{copy, squares_of_rows};
 
-/// The sum of `1 << level` neighbouring shares.
 #[derive(Debug)]
 struct PartialSum {
     level: u32,

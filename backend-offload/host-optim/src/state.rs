@@ -36,7 +36,7 @@ pub struct HostState {
 }
 
 impl HostState {
-    /// Before the first step. F32 `weights` have no bits to complete, so `Compact` becomes `Bf16Moments`.
+    /// A state before its first step.
     pub fn new(
         memory: impl Into<StateMemory>,
         name: &str,
@@ -143,8 +143,7 @@ impl HostState {
     /// One step along the received gradient. `weights` receive the result, rounded to their type. The compact format
     /// also reads them.
     ///
-    /// After an error, weights and moments are unchanged; shares not yet added are lost. After a disk failure, weights
-    /// are NaN and the state is lost.
+    /// An error also loses shares not yet added; see [`HostOptimError`].
     pub fn step(
         &mut self,
         rule: impl Into<Rule>,

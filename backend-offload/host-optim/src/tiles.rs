@@ -1,8 +1,7 @@
 //! Eight-bit numbers for the link: tiles of 128 codes with one f32 scale.
 //!
 //! The scale is the largest magnitude divided by the largest code. If it is not normal, the tile becomes zero. A tile
-//! with NaN or infinity decodes to NaN, so its step is skipped
-//! (`a_diverging_step_is_skipped_although_tiles_cannot_hold_nan`).
+//! with NaN or infinity decodes to NaN (`a_diverging_step_is_skipped_although_tiles_cannot_hold_nan`).
 
 use rayon::prelude::*;
 

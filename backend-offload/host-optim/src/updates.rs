@@ -1,7 +1,7 @@
-//! Steps on a background thread, one after another. A caller waits where it needs a result.
+//! Steps on a background thread, one after another (`background_steps_have_the_bits_of_steps_in_the_foreground`). A
+//! caller waits where it needs a result.
 //!
-//! Bits equal those of foreground steps (`background_steps_have_the_bits_of_steps_in_the_foreground`). A failed step
-//! leaves NaN weights (`a_step_that_cannot_be_taken_is_reported_and_leaves_nan_for_its_parameter`).
+//! A failed step leaves NaN weights (`a_step_that_cannot_be_taken_is_reported_and_leaves_nan_for_its_parameter`).
 
 use std::fmt;
 use std::sync::mpsc::{SyncSender, sync_channel};

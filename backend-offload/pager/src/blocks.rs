@@ -1,6 +1,5 @@
-//! All blocks and byte counts. One call changes a place and posts it; a failed one changes nothing
-//! (`reports_that_contradict_the_books_are_faults_and_change_nothing`). A removed block's memory counts until its move
-//! ends (`a_block_removed_on_its_way_counts_until_its_move_ends`).
+//! All blocks and byte counts (`a_block_removed_on_its_way_counts_until_its_move_ends`). One call changes a place and
+//! posts it; a failed one changes nothing (`reports_that_contradict_the_books_are_faults_and_change_nothing`).
 
 use crate::block::{Arena, Block, BlockId, Preference, Tier, Token};
 use crate::copies::{Change, Copies, Fate, TierSet};
@@ -128,7 +127,6 @@ impl Blocks {
         BlockId { index: (self.slots.len() - 1) as u32, generation: 0 }
     }
 
-    /// The block's bytes are free at once, or when its move to or from the device ends.
     pub fn remove(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;
         if block.copies.moving().is_none() {
@@ -146,8 +144,6 @@ impl Blocks {
         Ok(())
     }
 
-    /// Removes a block whose device memory is in use until the returned move ends. `None`, and nothing is done, if it
-    /// is in a move.
     pub fn discard(&mut self, id: BlockId) -> Result<Option<Token>, Fault> {
         let (mut block, token) = (*self.block(id)?, Token(self.started));
         if block.copies.token().is_some() {
@@ -162,7 +158,6 @@ impl Blocks {
         Ok(Some(token))
     }
 
-    /// Notes new contents in a tier. Returns the tiers whose stale copies were dropped.
     pub fn wrote(&mut self, id: BlockId, tier: Tier) -> Result<TierSet, Fault> {
         let block = *self.block(id)?;
         if tier == Tier::Device && block.copies.is_dirty() {
@@ -180,7 +175,7 @@ impl Blocks {
         Ok(change.loses)
     }
 
-    /// Starts a transfer. `attempted` describes it in a fault.
+    /// `attempted` describes the transfer in a fault.
     pub fn start(
         &mut self,
         id: BlockId,
@@ -268,7 +263,6 @@ impl Blocks {
         Ok(Some(Used { bytes: block.bytes, last_use, is_on_device: block.is_on_device() }))
     }
 
-    /// Keeps a block on the device, where it must be, for life.
     pub fn pin(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;
         if !block.is_on_device() {
@@ -278,7 +272,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Whether it was another preference.
+    /// Returns whether the preference changed.
     pub fn prefer(&mut self, id: BlockId, preference: Preference) -> Result<bool, Fault> {
         let before = std::mem::replace(&mut self.block_mut(id)?.preference, preference);
         Ok(before != preference)

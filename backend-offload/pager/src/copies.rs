@@ -12,9 +12,9 @@
 //! | drop a copy | – | host or disk |
 //!
 //! A transfer's bytes count on both sides until it ends (`a_move_holds_its_bytes_on_both_sides_until_it_lands`). A
-//! block that could not leave stays dirty or clean (`a_block_that_could_not_leave_is_as_dirty_or_clean_as_it_was`). If
-//! an operation keeps the block, the transfer frees nothing (`an_operation_takes_a_leaving_block_back`), and its copy
-//! is dropped if the block was written since.
+//! failed transfer changes nothing (`a_block_that_could_not_leave_is_as_dirty_or_clean_as_it_was`). If an operation
+//! keeps the block, the transfer frees nothing (`an_operation_takes_a_leaving_block_back`), and its copy is dropped if
+//! the block was written since.
 
 use crate::block::{Place, Tier, Token};
 
@@ -208,7 +208,6 @@ impl Copies {
         Some(Change { gains: None, loses })
     }
 
-    /// A failed transfer changes nothing.
     pub fn end(&mut self, succeeded: bool) -> Option<Ended> {
         let Transfer { to, frees, fate, .. } = self.transfer.take()?;
         let loses = match fate {
@@ -235,7 +234,7 @@ impl Copies {
         }
     }
 
-    /// Notes new contents in a tier; other copies become stale. `None` if the block neither is nor can start there.
+    /// Other copies become stale. `None` if the block neither is nor can start there.
     pub fn wrote(&mut self, tier: Tier) -> Option<Change> {
         let is_there = match tier {
             Tier::Device => self.is_on_device(),

@@ -21,7 +21,6 @@ impl Eviction {
         Self { recency: Recency::new(policy), order: EvictionOrder::default() }
     }
 
-    /// The next block to leave, by the forecast.
     pub fn planned_victim(&mut self, view: View, room: Limit) -> Option<BlockId> {
         let (forecast, missing) = (view.known()?, view.missing());
         if !self.order.is_awake() {
@@ -43,7 +42,6 @@ impl Eviction {
         victim
     }
 
-    /// The next block to leave, by recency.
     pub fn recent_victim(&self, view: View, room: Limit) -> Option<BlockId> {
         let candidates = view.able(room);
         let foremost = candidates.clone().map(|(_, block)| block.preference).min()?;

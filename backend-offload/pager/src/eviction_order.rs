@@ -1,5 +1,5 @@
-//! The eviction order while the forecast knows the future. An eviction costs a copy out unless another tier has the
-//! contents, and a copy back before the next use. Blocks of one preference leave in this order:
+//! The eviction order for a known future. An eviction costs a copy out unless another tier has the contents, and a copy
+//! back before the next use. Blocks of one preference leave in this order:
 //!
 //! 1. blocks that cost nothing, largest first;
 //! 2. blocks without a known next use, longest unused first: a known use is at most a period away;
@@ -9,8 +9,8 @@
 //! half. Replays gave both numbers. Heap entries may be stale; each use checks them.
 //!
 //! Recorded steps move at most a tenth more than the lower bound at 75, 50 and 25 % of their memory
-//! (`bytes_of_recorded_steps_are_on_record_below_recency_and_within_a_tenth_of_the_bound`). More memory never moves
-//! more bytes (`more_memory_never_moves_more`).
+//! (`bytes_of_recorded_steps_are_on_record_below_recency_and_within_a_tenth_of_the_bound`,
+//! `more_memory_never_moves_more`).
 
 use crate::block::{BlockId, Preference};
 use crate::forecast::Future;
@@ -195,8 +195,7 @@ impl EvictionOrder {
         self.entries += 1;
     }
 
-    /// The first block that `may_leave`, where `missing` bytes are wanted. `look` returns a block and its cost, or
-    /// `None` off the device.
+    /// `look` returns a block and its cost, or `None` off the device.
     pub fn first(
         &mut self,
         now: u64,
@@ -229,7 +228,7 @@ impl EvictionOrder {
         }
     }
 
-    /// The first of one class. Blocks with stale entries go to `moved`.
+    /// Blocks with stale entries go to `moved`.
     fn top(
         &mut self,
         at: usize,

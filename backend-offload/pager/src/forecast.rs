@@ -2,8 +2,8 @@
 //! after like operations. What followed there is predicted. Sizes may differ
 //! (`a_step_is_foretold_although_some_blocks_have_other_sizes_each_time`).
 //!
-//! Without a like past, recency decides (`a_program_that_never_repeats_is_left_to_recency`). An interruption costs no
-//! more than itself (`an_interruption_costs_no_more_than_itself`).
+//! Without a like past, recency decides (`a_program_that_never_repeats_is_left_to_recency`,
+//! `an_interruption_costs_no_more_than_itself`).
 
 use crate::block::BlockId;
 use crate::history::{CONTEXT, History, Named, Next};
@@ -52,7 +52,6 @@ pub(crate) struct Foreseen {
     pub bytes: u64,
     /// Without memory before.
     pub is_new: bool,
-    /// The operation changes it.
     pub written: bool,
     pub due: Option<Due>,
 }

@@ -5,7 +5,6 @@
 
 use crate::block::BlockId;
 
-/// Like operations in a row that find a place.
 pub(crate) const CONTEXT: u64 = 4;
 
 /// Dozens of steps of small models, several of large ones.
@@ -17,7 +16,6 @@ const LONGEST: usize = 1 << 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// None yet.
     Unknown,
     /// Used again this many operations later.
     Used(u64),
@@ -210,7 +208,6 @@ impl History {
         self.uses.get(place).map_or((0, false), |used| (used.size.bytes(), used.size.is_new()))
     }
 
-    /// `operand` is the position in the next operation.
     pub fn learn(&mut self, place: u64, next: Next, operand: usize) {
         if let Some(used) = self.uses.get_mut(place) {
             let operand = u16::try_from(operand);

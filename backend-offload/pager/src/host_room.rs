@@ -1,7 +1,6 @@
-//! Room on the host: drops copies and spills blocks until enough bytes are free. An operation takes steps one by one.
-//! For the program's own memory all steps are chosen first: none is in vain
-//! (`no_block_spills_if_that_cannot_make_room`). Sums of bytes do not suffice: blocks are whole, the disk uses pages,
-//! copies in progress stay.
+//! Room on the host, by dropped copies and spilled blocks. An operation takes steps one by one. For the program's own
+//! memory all steps are chosen first (`no_block_spills_if_that_cannot_make_room`). Sums of bytes do not suffice: blocks
+//! are whole, the disk uses pages, copies in progress stay.
 
 use crate::block::{Block, BlockId, Place, Tier};
 use crate::fault::{Shortage, Stop};
@@ -16,7 +15,6 @@ struct Foreseen {
 }
 
 impl View<'_> {
-    /// See [`Pager::steps_to_host_room`](crate::Pager::steps_to_host_room).
     pub fn steps_to_host_room(self, bytes: u64, rooms: Rooms) -> Result<Vec<Step>, Stop> {
         if rooms.host.allows(bytes) {
             return Ok(Vec::new());
@@ -36,7 +34,7 @@ impl View<'_> {
         Ok(steps)
     }
 
-    /// The next step towards `wanted` free bytes; `None` once they are free.
+    /// `None` once `wanted` bytes are free.
     pub fn make_host_room(self, wanted: u64, rooms: Rooms) -> Result<Option<Step>, Stop> {
         if rooms.host.allows(wanted) {
             return Ok(None);

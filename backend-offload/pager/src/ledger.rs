@@ -154,7 +154,6 @@ impl Ledger {
         self.limit().allows_more(self.resident.saturating_sub(leaving), bytes)
     }
 
-    /// An error changes nothing.
     pub(crate) fn post(&mut self, bytes: u64, arena: Arena, change: Change) -> Result<(), Fault> {
         let Change { gains, loses } = change;
         let (mut resident, mut spare) = (self.resident, self.spare);

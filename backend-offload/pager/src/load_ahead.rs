@@ -1,6 +1,6 @@
-//! Loads ahead: brings blocks on disk with a known next use to the host early
-//! (`a_block_is_loaded_ahead_only_if_its_next_use_is_known`). They replace blocks that the disk has and that are needed
-//! three times as late or later: otherwise an operation that fills the host would spill the loaded block first.
+//! Loads ahead: brings blocks on disk to the host early (`a_block_is_loaded_ahead_only_if_its_next_use_is_known`). They
+//! replace blocks that the disk has and that are needed three times as late or later: otherwise an operation that fills
+//! the host would spill the loaded block first.
 //!
 //! One block loads at a time. It takes host memory at once, and stays on disk until complete. An operation that needs
 //! it completes the load (`an_operation_finishes_what_is_under_way_and_makes_no_other_room_for_it`).
@@ -12,14 +12,13 @@ use crate::rooms::Rooms;
 use crate::steps::Step;
 use crate::view::View;
 
-/// A block that spills for a loaded one is needed this many times as late. With 2, reads increase.
+/// A replaced block is needed this many times as late. With 2, reads increase.
 const LATER: u64 = 3;
 
 const SOON: usize = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct LoadAhead {
-    /// Spills and loads, in reverse order.
     chosen: Vec<Step>,
     at: u64,
 }

@@ -12,7 +12,7 @@ impl MarkedSteps {
         self.count
     }
 
-    /// Ends a step; `left` blocks have left so far.
+    /// `left` blocks have left so far.
     pub fn end(&mut self, left: u64) {
         self.count += 1;
         self.left = [self.left[1], left];

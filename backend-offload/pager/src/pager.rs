@@ -22,7 +22,7 @@ use crate::rooms::Rooms;
 use crate::steps::Step;
 use crate::view::View;
 
-/// One device's blocks and their places, and the moves for its operations.
+/// One device's blocks, and the moves for its operations.
 #[derive(Debug)]
 pub struct Pager {
     blocks: Blocks,
@@ -296,8 +296,8 @@ impl Pager {
 
     // ---- moves
 
-    /// Reports the start of a move that [`next_step`](Self::next_step) or [`prefetch`](Self::prefetch) named. Its bytes
-    /// count in its target tier at once. A running load keeps its token.
+    /// Reports the start of a move that [`next_step`](Self::next_step) or [`prefetch`](Self::prefetch) named. A running
+    /// load keeps its token.
     pub fn started(&mut self, step: Step) -> Result<Token, Fault> {
         match step {
             Step::Evict { block: id, copy } => {
@@ -428,8 +428,7 @@ impl Pager {
         self.request.appease_driver();
     }
 
-    /// Reports that the driver refused `bytes` for the block to bring. For some hundred operations it is asked for as
-    /// much again only if nothing else can leave.
+    /// Reports that the driver refused `bytes` for the block to bring.
     pub fn device_refused(&mut self, bytes: u64) {
         self.counters.memory.device_refusals += 1;
         self.request.note_refusal();

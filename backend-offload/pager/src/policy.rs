@@ -4,7 +4,7 @@
 //! the next forward pass sweep: they need the longest-unused block first, so the *most* recently used one should leave.
 //! [`Policy::Recency`] assumes a sweep when restored blocks are the longest unused.
 
-/// How victims are chosen. Changes only how many bytes move, never results.
+/// The choice of victims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Policy {

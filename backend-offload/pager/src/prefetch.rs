@@ -1,9 +1,8 @@
 //! Prefetch: starts moves before their operation, for adapters with asynchronous moves.
 //!
 //! The [schedule](crate::schedule) predicts the moves: they cost no extra bytes. They take no memory from earlier
-//! operations (`the_budget_holds_while_moves_are_ahead`). If everything fits, there are none
-//! (`a_step_that_fits_moves_nothing_ahead`). On the stand-in for CUDA, deep programs hide nine tenths of the copies
-//! that can be hidden (`a_deep_transformer_hides_its_copies`).
+//! operations (`the_budget_holds_while_moves_are_ahead`, `a_step_that_fits_moves_nothing_ahead`). On the stand-in for
+//! CUDA, deep programs hide nine tenths of the copies that can be hidden (`a_deep_transformer_hides_its_copies`).
 
 use crate::block::{Block, BlockId, Place, Tier};
 use crate::forecast::Course;
@@ -116,7 +115,6 @@ impl Ahead {
         Some(schedule)
     }
 
-    /// The predicted block that leaves for the current operation.
     pub fn scheduled_victim(&mut self, view: View, room: Limit) -> Option<BlockId> {
         let mut schedule = self.schedule.take()?;
         let first = first_leave(&mut schedule, view).map(|(id, _)| id);

@@ -96,7 +96,6 @@ impl Request {
         blocks
     }
 
-    /// The first `arrived` are on the device.
     pub fn name(&mut self, blocks: Vec<BlockId>, arrived: usize) {
         self.wanted = Wanted::Operands { blocks, arrived };
     }
@@ -120,7 +119,6 @@ impl Request {
         }
     }
 
-    /// Leading operands known to be on the device.
     pub fn arrived(&self) -> usize {
         match self.wanted {
             Wanted::Operands { arrived, .. } => arrived,

@@ -20,7 +20,6 @@ pub(crate) struct Room<'p> {
     pub eviction: &'p mut Eviction,
     pub ahead: &'p mut Ahead,
     pub oversized: Oversized,
-    /// Counts operands brought beyond the budget.
     pub over_budget: &'p mut u64,
 }
 
@@ -29,7 +28,6 @@ impl Room<'_> {
         View { blocks: self.blocks, request: self.request, forecast: self.forecast }
     }
 
-    /// See [`Pager::next_step`](crate::Pager::next_step).
     pub fn next_step(&mut self, rooms: &dyn Fn() -> Rooms) -> Result<Step, Stop> {
         if let Some((bytes, arena)) = self.request.room() {
             return Ok(self.make_room(bytes, arena, rooms)?.unwrap_or(Step::Ready));
@@ -139,7 +137,7 @@ impl Room<'_> {
         }
     }
 
-    /// The next block to leave, if `room` allows its copy.
+    /// `room` must allow the victim's copy.
     fn victim(&mut self, room: Limit) -> Option<BlockId> {
         let view = View { blocks: self.blocks, request: self.request, forecast: self.forecast };
         if view.known().is_some()

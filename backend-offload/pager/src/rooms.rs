@@ -1,10 +1,10 @@
 //! Bytes left below the device, and loads from disk.
 //!
 //! Blocks pass the host unchanged (`any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers`). A loaded block
-//! keeps its disk copy until written: it spills again for free
-//! (`a_block_spills_again_without_a_write_until_it_changes`). Before a refusal, a full disk drops copies that other
-//! tiers have (`a_full_disk_gives_up_what_other_tiers_have_before_it_refuses`), and operands on the host may spill.
-//! This ends: evicted blocks stay away until the operation is ready, and loads wait for device memory.
+//! keeps its disk copy until written (`a_block_spills_again_without_a_write_until_it_changes`). Before a refusal, a
+//! full disk drops copies that other tiers have (`a_full_disk_gives_up_what_other_tiers_have_before_it_refuses`), and
+//! operands on the host may spill. This ends: evicted blocks stay away until the operation is ready, and loads wait for
+//! device memory.
 
 use crate::block::{BlockId, Place, Tier};
 use crate::fault::Stop;
@@ -44,7 +44,6 @@ impl Rooms {
 }
 
 impl View<'_> {
-    /// See [`Pager::steps_to_host`](crate::Pager::steps_to_host).
     pub fn steps_to_host(self, block: BlockId, rooms: Rooms) -> Result<Vec<Step>, Stop> {
         if self.blocks.block(block)?.place() == Place::Away(Tier::Disk) {
             return self.load(block, rooms).map(|step| vec![step]);
@@ -52,7 +51,6 @@ impl View<'_> {
         Ok(Vec::new())
     }
 
-    /// The next step to load an operand from disk.
     pub fn load(self, block: BlockId, rooms: Rooms) -> Result<Step, Stop> {
         let bytes = self.blocks.block(block)?.bytes;
         if self.blocks.loading().is_some_and(|(_, loading)| loading == block) {
@@ -65,7 +63,6 @@ impl View<'_> {
         }
     }
 
-    /// See [`Pager::soon_from_disk`](crate::Pager::soon_from_disk).
     pub fn soon_from_disk(self, count: usize) -> Vec<BlockId> {
         let Some(forecast) = self.known() else { return Vec::new() };
         let used = |id: BlockId| match forecast.future(id) {

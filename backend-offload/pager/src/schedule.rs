@@ -78,7 +78,7 @@ impl SimulatedBlock {
 
 type Number = u32;
 
-/// Next uses and ends. Entries of older generations are stale.
+/// Entries of older generations are stale.
 #[derive(Debug, Default)]
 struct Calendar {
     /// Operation, operand, block, generation.
@@ -335,7 +335,6 @@ impl Schedule {
         self.moves.later.push(Reverse((after, Leave { by, after, name: block.name })));
     }
 
-    /// The first block that can leave.
     pub fn first_leave(&mut self, now: u64) -> Option<Leave> {
         while let Some(Reverse((_, leave))) = self.moves.later.peek().filter(|next| next.0.0 < now).copied() {
             self.moves.later.pop();

@@ -1,10 +1,8 @@
-//! An adapter's steps. [`Step::Sweep`] comes first: no live block is copied out while dead ones hold memory
-//! (`no_live_block_is_copied_out_before_dead_ones_were_looked_for`).
+//! An adapter's steps. [`Step::Sweep`] comes first (`no_live_block_is_copied_out_before_dead_ones_were_looked_for`).
 
 use crate::block::{BlockId, Tier, Token};
 
-/// The adapter's next task. Moves are reported by [`Pager::started`](crate::Pager::started) and
-/// [`Pager::ended`](crate::Pager::ended).
+/// The adapter's next task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// [`Pager::remove`](crate::Pager::remove) blocks without owners, then report

@@ -1,4 +1,4 @@
-//! The pager, without contents. `backend-offload` tests random programs with contents.
+//! The pager, without contents.
 
 use super::*;
 

@@ -1,9 +1,8 @@
 //! Writes blocks on the host to disk early: they spill without a wait.
 //!
 //! While blocks spill, a forty-eighth of the host, or its largest block, is kept ready. The next to spill are written
-//! while the disk is idle, if their next use is known
-//! (`blocks_are_written_ahead_only_while_blocks_spill_and_their_next_use_is_known`). The disk must have room to spare
-//! (`a_nearly_full_disk_is_kept_for_blocks_that_must_spill`).
+//! while the disk is idle (`blocks_are_written_ahead_only_while_blocks_spill_and_their_next_use_is_known`). The disk
+//! must have room to spare (`a_nearly_full_disk_is_kept_for_blocks_that_must_spill`).
 
 use crate::block::{Block, BlockId, Tier};
 use crate::forecast::Future;
@@ -11,7 +10,7 @@ use crate::recent_activity::RecentActivity;
 use crate::rooms::Rooms;
 use crate::view::View;
 
-/// The part of the host kept ready. Half as much lengthens steps; more wears the drive.
+/// Half as much lengthens steps; more wears the drive.
 const READY: u64 = 48;
 
 /// The largest part kept ready. A smaller disk is left to blocks that must spill.
@@ -26,7 +25,6 @@ pub(crate) struct WriteAhead {
 }
 
 impl WriteAhead {
-    /// `spilled` counts spilled blocks.
     pub fn next(&mut self, view: View, spilled: u64, rooms: &dyn Fn() -> Rooms) -> Option<BlockId> {
         let forecast = view.known()?;
         if !self.spills.is_active(forecast.now(), forecast.period()?, spilled) {
@@ -55,7 +53,6 @@ impl WriteAhead {
     }
 }
 
-/// Blocks to write, the first one last.
 fn to_be_written(view: View, rooms: Rooms) -> Vec<BlockId> {
     let (Some(forecast), Some(free)) = (view.known(), rooms.host.get()) else {
         return Vec::new();

@@ -2,9 +2,9 @@
 //!
 //! Both adapters own a [`Paging`] and implement [`Device`], which moves bytes and decides nothing.
 //! [`Paging::make_resident`] starts the pager's steps on the device, and reports their ends, at once or later. A panic
-//! in a move fails it: the block stays (`a_panic_in_a_move_leaves_its_block_where_it_was`).
+//! in a move fails it (`a_panic_in_a_move_leaves_its_block_where_it_was`).
 //!
-//! Random programs under any budget read what they wrote, while moves end late, in any order, or never
+//! Random programs read what they wrote, while moves end late, in any order, or never
 //! (`any_program_under_any_budget_reads_what_it_wrote`). In repeated programs a seed times disk transfers
 //! (`any_repeated_program_reads_what_it_wrote_while_moves_are_ahead`).
 
@@ -86,7 +86,6 @@ impl Paging {
         self.journal.drain()
     }
 
-    /// Present while a trace is written.
     pub(crate) fn recorder(&mut self) -> Option<&mut Recorder> {
         self.pager.recorder()
     }
@@ -120,7 +119,6 @@ impl Paging {
         Ok(token)
     }
 
-    /// Pins the block for its whole life.
     pub fn pin(&mut self, block: BlockId) -> Result<(), Fault> {
         self.pager.pin(block)
     }
@@ -133,7 +131,6 @@ impl Paging {
         self.new_data = preference;
     }
 
-    /// The block's copies are stale and dropped.
     pub fn wrote(&mut self, block: BlockId) -> Result<(), Fault> {
         if !self.pager.wrote(block)?.is_empty() {
             self.tiers.remove(block);

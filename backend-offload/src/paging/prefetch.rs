@@ -91,7 +91,6 @@ impl Paging {
 }
 
 impl<D: Device> Attempt<'_, D> {
-    /// True once all bytes are on the host.
     pub(super) fn continue_load(&mut self, block: BlockId) -> Result<bool, Halt> {
         if self.device.forget_if_dead(self.paging, block) {
             return Ok(true);
@@ -110,7 +109,6 @@ impl<D: Device> Attempt<'_, D> {
         Ok(true)
     }
 
-    /// True once all bytes are on the disk.
     pub(super) fn continue_write(&mut self, block: BlockId) -> Result<bool, Halt> {
         if self.device.forget_if_dead(self.paging, block) {
             return Ok(true);

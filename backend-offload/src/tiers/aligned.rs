@@ -34,7 +34,6 @@ impl Memory {
         self.replaced.push((slot, another.start));
     }
 
-    /// [`replace`](Self::replace) that keeps the contents.
     pub(super) fn replace_by_copy(&mut self, slot: usize) {
         let before = self.part(slot, self.each);
         self.replace(slot);

@@ -1,4 +1,4 @@
-//! The host pool's books: bytes in use, idle and page-locked. They allocate and free nothing, for a short lock.
+//! The host pool's books: bytes in use, idle and page-locked.
 
 use super::shelves::Shelves;
 use super::slab::Slab;

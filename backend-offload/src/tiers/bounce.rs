@@ -4,12 +4,11 @@
 //! (`blocks_are_written_in_the_background_in_a_bounded_number_of_buffers`).
 //!
 //! A block counts as spilled once its bytes are in buffers. After a failed write, the buffer keeps its contents and
-//! serves reads. No block is written until a retry succeeds; the next spill gets the error
+//! serves reads. No block is written until a retry succeeds
 //! (`a_failed_background_write_keeps_its_contents_and_fails_the_next_block`).
 //!
-//! A dropped block waits for its pieces: none overwrites another block
-//! (`a_block_dropped_while_it_is_written_overwrites_no_other_block`). A piece lost in a dead ring keeps its buffer and
-//! its place in the file; its slot gets another buffer
+//! A dropped block waits for its pieces (`a_block_dropped_while_it_is_written_overwrites_no_other_block`). A piece lost
+//! in a dead ring keeps its buffer and its place in the file; its slot gets another buffer
 //! (`a_write_lost_in_a_dead_ring_keeps_its_contents_and_its_place`).
 
 mod carriers;
@@ -32,7 +31,6 @@ use std::sync::Arc;
 
 pub(super) const PIECE: usize = 4 << 20;
 
-/// In background use between calls.
 pub(super) const BACKGROUND_BUFFERS: usize = BUFFERS - 2;
 
 pub(super) struct Bounce {
@@ -344,7 +342,6 @@ impl Bounce {
         }
     }
 
-    /// Whether a lost piece may still write the block's places.
     pub(super) fn is_lost(&self, owner: u64) -> bool {
         self.lost.contains(&owner)
     }

@@ -72,7 +72,6 @@ impl Tiers {
         self.disk.is_some()
     }
 
-    /// Not if devices share the disk: none can reclaim another's memory.
     pub fn loads_ahead(&self) -> bool {
         self.disk.as_ref().is_some_and(|disk| disk.has_one_device())
     }

@@ -55,7 +55,6 @@ struct Books {
 #[derive(Debug)]
 pub(super) struct Spilled {
     disk: Arc<Disk>,
-    /// In the order of spills.
     number: u64,
     parts: Vec<Range<u64>>,
     len: usize,

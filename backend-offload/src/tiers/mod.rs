@@ -1,10 +1,10 @@
 //! Memory below the device: host copies of blocks, and a disk.
 //!
-//! One [`HostPool`] serves all devices under one budget. A copy is a slab of exactly its block's size; a returned slab
-//! awaits the next copy of that size. Pinned slabs (page-locked, several times faster over the link) come from the
-//! device's allocator. On refusal ordinary memory serves, counted and logged once; its copies pass page-locked buffers.
+//! One [`HostPool`] serves all devices under one budget. A copy is a slab; a returned slab awaits the next copy of its
+//! size. Pinned slabs (page-locked, several times faster over the link) come from the device's allocator. On refusal
+//! ordinary memory serves, counted and logged once; its copies pass page-locked buffers.
 //!
-//! Each device's [`Tiers`] hold copies by block id. The pager decides their tiers.
+//! Each device's [`Tiers`] hold copies by block id.
 
 mod aligned;
 mod books;

@@ -92,7 +92,6 @@ impl Drop for PinnedMemory {
 }
 
 impl Slab {
-    /// On Linux, large slabs take memory only where written.
     pub(crate) fn dry_run(len: usize) -> Option<Self> {
         #[cfg(target_os = "linux")]
         if len >= SMALLEST {

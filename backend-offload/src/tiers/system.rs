@@ -21,7 +21,6 @@ mod linux {
     const FLAGS: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
     const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-    /// A nameless file, with direct I/O where possible.
     pub(in super::super) fn open(folder: &Path) -> io::Result<File> {
         let flags = FLAGS | OFlags::TMPFILE;
         let file =

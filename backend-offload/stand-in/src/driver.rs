@@ -1,4 +1,4 @@
-//! The driver's state behind one lock. Queued work runs on the calling thread.
+//! The driver's state behind one lock.
 
 use std::{
     ops::Range,
@@ -145,7 +145,6 @@ impl Driver {
         self.timeline.stream_waits(stream, record.time);
     }
 
-    /// The error of a failed copy that the host waited for.
     pub(crate) fn host_waits(&mut self, stream: StreamId, call: &'static str) -> Result<(), CopyFailed> {
         self.run(Goal::Stream(stream));
         let end = self.timeline.end_of(stream);

@@ -1,4 +1,4 @@
-//! Failures that options request: refused allocations, and a copy that fails.
+//! Failures on request: refused allocations, and one copy.
 
 use crate::{
     races::{KnownOrder, Moment},

@@ -54,7 +54,6 @@ impl Handles {
         self.streams.values().map(|stream| stream.id).chain([self.legacy])
     }
 
-    /// Streams that new work of `stream` waits for implicitly.
     pub(crate) fn implied_waits(&self, stream: StreamId) -> Vec<StreamId> {
         let blocking = self.streams.values().filter(|stream| stream.blocking).map(|stream| stream.id);
         if stream == self.legacy {

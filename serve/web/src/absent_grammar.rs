@@ -18,12 +18,12 @@ impl Grammars {
 }
 
 impl Grammar {
-    /// Lowers the logits of tokens that must not come next to minus infinity. At least one stays.
+    /// Never called.
     pub fn mask(&mut self, _logits: &mut [f32]) {
         match *self {}
     }
 
-    /// Takes note of the chosen token.
+    /// Never called.
     pub fn accept(&mut self, _token: u32) {
         match *self {}
     }

@@ -13,7 +13,6 @@ const SHORTEST_KEY: usize = 16;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Access {
     pub(crate) key: Option<ApiKey>,
-    /// Names besides `localhost` and the connection's local address.
     pub(crate) hosts: Vec<String>,
     /// Clients may then write `0.0.0.0`.
     pub(crate) everywhere: bool,

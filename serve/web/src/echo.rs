@@ -32,7 +32,7 @@ pub struct EchoArgs {
     slots: usize,
 }
 
-/// Repeats its prompt or reads from a script.
+/// The echo engine.
 #[derive(Debug, Clone)]
 pub struct Echo {
     /// Delay per byte of its answers.

@@ -1,7 +1,7 @@
 //! The interface between requests (this crate) and tokens (a model).
 //!
-//! An [`Engine`] advances all its sequences together, on the inference thread. Between steps the scheduler lets
-//! sequences join and leave. Threads that read requests share the [`Vocabulary`].
+//! An [`Engine`] advances all its sequences together, on the inference thread. Threads that read requests share the
+//! [`Vocabulary`].
 
 use std::fmt;
 

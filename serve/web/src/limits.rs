@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The defaults suit a workstation.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections. Another displaces the longest idle one, or is closed.
+    /// Connections.
     pub connections: usize,
     /// Time of a connection without a request.
     pub idle_time: Duration,
@@ -36,7 +36,7 @@ pub struct Limits {
     pub prompts: usize,
     /// Answers to a prompt.
     pub choices: u64,
-    /// Tokens of an answer, within the model's context; more are cut.
+    /// Tokens of an answer, within the model's context.
     pub tokens: usize,
     /// Tokens with a bias of a request.
     pub biases: usize,
@@ -44,7 +44,7 @@ pub struct Limits {
     pub stop_strings: usize,
     /// Bytes of a stop string.
     pub stop_bytes: usize,
-    /// Waiting sequences; more get a 429.
+    /// Waiting sequences.
     pub queue: usize,
 }
 

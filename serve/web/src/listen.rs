@@ -1,5 +1,5 @@
-//! Connections with limits: `axum::serve` sets no timer, which hyper's time limits need. Health answers while idle
-//! connections hold every slot (`health_answers_while_idle_connections_hold_every_slot`).
+//! Connections with limits (`health_answers_while_idle_connections_hold_every_slot`): `axum::serve` sets no timer,
+//! which hyper's time limits need.
 
 use std::future::poll_fn;
 use std::io;

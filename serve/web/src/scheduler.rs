@@ -1,8 +1,9 @@
-//! The scheduler: moves sequences in and out of the engine between tokens.
+//! The scheduler: moves sequences in and out of the engine between tokens
+//! (`a_cancelled_request_frees_its_slot_within_one_token`).
 //!
-//! A cancelled request frees its slot within one token (`a_cancelled_request_frees_its_slot_within_one_token`). An
-//! engine's panic resets it and fails its sequences (`a_panic_in_inference_is_a_500_and_the_server_lives`). An error,
-//! such as full memory, costs the caches first, then the newest sequence (`a_failed_step_ends_the_newest_answer_only`).
+//! An engine's panic resets it and fails its sequences (`a_panic_in_inference_is_a_500_and_the_server_lives`). An
+//! error, such as full memory, costs the caches first, then the newest sequence
+//! (`a_failed_step_ends_the_newest_answer_only`).
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +16,6 @@ use crate::queue::{Event, Job, Next, Queue};
 use crate::record::Record;
 use crate::sequence::Sequence;
 
-/// Time between two readings of the counters.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 
 pub(crate) struct Scheduler<'a> {
@@ -118,7 +118,6 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// After a failed step: drops caches, and from the second failure on also the newest sequence.
     fn make_room(&mut self, error: &EngineError) -> Result<(), ApiError> {
         log_failure(error);
         self.failures += 1;

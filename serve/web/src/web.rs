@@ -21,7 +21,7 @@ use crate::state::{Server, Status};
 use crate::worker::InferenceWorker;
 use crate::{listen, routes};
 
-/// Time for a trainer that runs to be ended.
+/// Time to end a running trainer.
 const LOADING_END: Duration = Duration::from_secs(2);
 
 /// Settings of a server.

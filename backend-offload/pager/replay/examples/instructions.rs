@@ -15,8 +15,8 @@ fn metered<T>(work: impl FnOnce() -> T) -> T {
     black_box(work())
 }
 
-/// Arguments: `resident` (with `planned`, under a sufficient budget); or a recorded step, a share of its peak or a size
-/// (`16MiB`), and `ahead` for moves ahead.
+/// Arguments: `resident` (with `planned`, under a sufficient budget); or a recorded step, a share of its peak in
+/// percent or a size (`16MiB`), and `ahead` for moves ahead.
 fn main() {
     let asked = std::env::args().nth(1).expect("a piece of work");
     let operations = match asked.split(' ').collect::<Vec<_>>()[..] {
@@ -53,7 +53,6 @@ fn resident(budget: Limit) -> u64 {
     10 * (blocks.len() as u64 - 1)
 }
 
-/// Replays a step with a share of its peak in percent, or a size.
 fn replayed(step: &str, share: &str, ahead: bool) -> u64 {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces").join(step).with_extension("trace");
     let recording = Recording::from_bytes(&std::fs::read(file).expect("a committed step")).expect("a step");

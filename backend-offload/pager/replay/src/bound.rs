@@ -192,7 +192,7 @@ impl Program {
         sums.collect()
     }
 
-    /// The fewest bytes by step. Contents that begin on the host are free; the last counted round needs a successor.
+    /// Contents that begin on the host are free; the last counted round needs a successor.
     fn least_of_both(&self, budget: u64) -> Vec<Moved> {
         let ins = self.least(budget, &self.stays(), true);
         let outs = self.least(budget, &self.eras(), false);

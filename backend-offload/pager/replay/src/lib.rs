@@ -1,6 +1,6 @@
 //! Replays recorded programs under budgets, and bounds any pager.
 //!
-//! - [`Replay`] runs a [`Recording`](pager::Recording) with the real pager. On a [`Machine`], moves take time.
+//! - [`Replay`] runs a [`Recording`](pager::Recording) with the real pager.
 //! - [`bound`](bound()) and [`disk_bound`] return the fewest bytes of a step, [`Pace`] its least time.
 
 mod bound;

@@ -21,11 +21,8 @@ impl Moved {
 #[derive(Debug, Default)]
 pub(crate) struct StepBytes {
     pub device: Meter,
-    /// From disk (in) and to it (out).
     pub disk: Meter,
-    /// Read off the device by the program.
     pub read: Tally,
-    /// Made in host memory by the program.
     pub given: Tally,
 }
 

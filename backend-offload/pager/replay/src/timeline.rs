@@ -150,7 +150,6 @@ impl Timeline {
         self.step.timeline.waited.clear();
     }
 
-    /// Copies `bytes` off the device, and waits for them.
     pub fn reads(&mut self, bytes: u64) {
         let takes = bytes as f64 / self.machine.link;
         let begins = self.free.out.max(self.now);
@@ -174,7 +173,6 @@ impl Timeline {
         }
     }
 
-    /// Spills `bytes` to disk, and waits for most of them.
     pub fn spills(&mut self, bytes: u64) {
         self.moves_on_disk(bytes);
         self.wait_until(self.free.disk - BEHIND / self.machine.disk);
@@ -194,7 +192,6 @@ impl Timeline {
         begins
     }
 
-    /// Whether all bytes read ahead have arrived.
     pub fn has_loaded(&self) -> bool {
         self.loaded <= self.now
     }

@@ -72,7 +72,6 @@ fn a_disk_copy_is_dropped_only_for_a_block_that_spills_into_its_place() {
     assert_eq!([HOST, DISK].map(|tier| pager.ledger().held(tier)), [0, 50]);
 }
 
-/// A copy in progress may become room.
 #[test]
 fn copies_under_way_land_before_a_room_is_judged() {
     let (mut pager, [clean, resting]) = on_host([10, 30]);

@@ -110,7 +110,6 @@ fn a_disk_that_cannot_be_read_fails_the_operation_and_loses_nothing() {
     adapter.check();
 }
 
-/// The next spill reports a failed background write.
 #[test]
 fn a_disk_that_cannot_be_written_is_reported_and_serves_once_it_can() {
     let (mut adapter, [_, second, third]) = above_a_disk();

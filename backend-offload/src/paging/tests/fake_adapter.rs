@@ -126,7 +126,6 @@ impl FakeAdapter {
         }
     }
 
-    /// Loads contents that only the disk has.
     pub fn read_on_host(&mut self, id: BlockId) {
         self.device.operands.clear();
         let loaded = self.paging.load_to_host(&mut self.device, id, &|| "reading".to_owned());

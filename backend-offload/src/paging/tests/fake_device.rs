@@ -57,7 +57,6 @@ pub(super) struct FakeDevice {
     pub driver_panics: bool,
     pub broken_copies: u8,
     breaks: u8,
-    /// Recorded: a panic within a move would only fail the move.
     pub broken_promises: Vec<&'static str>,
     pub copied_out: u64,
     pub copied_in: u64,
@@ -139,7 +138,6 @@ impl FakeDevice {
         self.complete_flight(self.flights.len() - 1).map(|()| Progress::Landed)
     }
 
-    /// The loop finds out when it polls.
     pub fn end(&mut self, index: usize) {
         let token = self.flights[index].token;
         if self.ended.iter().all(|(other, _)| *other != token) {

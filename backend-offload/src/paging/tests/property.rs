@@ -176,7 +176,6 @@ proptest! {
         adapter.close();
     }
 
-    /// Repeated programs are predicted: moves start ahead.
     #[test]
     fn any_repeated_program_reads_what_it_wrote_while_moves_are_ahead(
         budget in 600u64..4000,

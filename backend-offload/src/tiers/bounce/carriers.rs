@@ -14,7 +14,6 @@ use std::sync::{Arc, Once};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::tiers) enum Means {
-    /// `io_uring`, or threads if the kernel refuses it.
     RingIfAny,
     #[cfg(test)]
     Threads,
@@ -112,7 +111,6 @@ impl Carriers {
     }
 }
 
-/// Warns once per process.
 pub(super) fn ring_or_warning(opened: io::Result<Ring>, warned: &Once) -> Option<Ring> {
     opened
         .inspect_err(|error| {

@@ -1,7 +1,7 @@
 //! Reads blocks from the disk, piece by piece, waiting or in the background.
 //!
-//! Every read is verified (`a_changed_byte_on_the_disk_fails_the_read`). A failed background read fails no other block
-//! (`a_failed_background_read_fails_no_other_block`).
+//! Every read is verified, for its block alone (`a_changed_byte_on_the_disk_fails_the_read`,
+//! `a_failed_background_read_fails_no_other_block`).
 
 use super::Spilled;
 use crate::error::OffloadError;

@@ -410,7 +410,6 @@ fn blocks_needed_soon_displace_read_ahead_blocks_that_are_not() {
     });
 }
 
-/// The kernel cancels an ended thread's transfers.
 #[test]
 fn blocks_spilled_by_a_thread_that_ended_are_whole() {
     by_each_means(64 << 20, |_, disk| {

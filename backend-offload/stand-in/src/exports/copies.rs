@@ -1,4 +1,4 @@
-//! Copies and fills. Page-locked memory is accessed at the copy, pageable memory during the call.
+//! Copies and fills.
 
 use std::{
     ffi::{c_uchar, c_uint, c_void},

@@ -115,7 +115,7 @@ pub extern "C" fn cuEventQuery(event: u64) -> Status {
     })
 }
 
-/// Milliseconds of simulated time.
+/// Simulated time.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: u64, end: u64) -> Status {
     call("cuEventElapsedTime", CallKind::Other, |driver| {
@@ -137,7 +137,7 @@ impl Driver {
         Ok(event.record.clone())
     }
 
-    /// Answers a query. After a no, pending work runs, so repeated queries end.
+    /// After a no, pending work runs, so repeated queries end.
     pub(super) fn answer(
         &mut self,
         is_done: bool,

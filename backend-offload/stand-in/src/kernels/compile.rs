@@ -28,7 +28,7 @@ const FLAGS: [&str; 8] = [
 ];
 const INCLUDE: &str = "--include-path=";
 
-/// Returns the image, or the compiler's log. Needs no lock.
+/// Fails with the compiler's log. Needs no lock.
 pub(crate) fn compile(source: &str, options: &[String]) -> Result<Image, String> {
     let headers = Headers::find(options)?;
     let translation = translate(source)?;

@@ -43,7 +43,7 @@ impl AddressSpace {
         Self { owner, next: 0, end: 0, reuse, retired: BTreeMap::new() }
     }
 
-    /// Zeroed pages between inaccessible ones.
+    /// Zeroed pages.
     pub(super) fn commit(&mut self, size: u64) -> Option<u64> {
         let size = size.next_multiple_of(PAGE);
         if size > RESERVATION - 2 * PAGE {

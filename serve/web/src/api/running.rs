@@ -13,7 +13,6 @@ use crate::grammar::Grammar;
 use crate::queue::{Event, EventSender, Job};
 use crate::state::Server;
 
-/// A stream's head waits at most this long for its first event.
 const HEAD_WAIT: Duration = Duration::from_secs(5);
 
 pub(super) struct Question {

@@ -192,7 +192,6 @@ impl Body {
     }
 }
 
-/// Leaves out descriptions, and beside files of a split `train` other splits.
 fn keep_records(files: &mut Vec<CorpusFile>, from: usize) {
     let is_text = |file: &CorpusFile| matches!(file.format, Format::Text | Format::Bytes);
     let base = |file: &CorpusFile| file.name.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! llm.c's and nanoGPT's `.bin` shards, found by name. The caller's tokenizer gives vocabulary and opening token.
+//! llm.c's and nanoGPT's `.bin` shards, found by name.
 
 use std::{
     fs::{self, File},

@@ -42,7 +42,6 @@ impl BadRecords {
         }
     }
 
-    /// Fails if too many of the first records are bad.
     pub(super) fn check_early(&self, clean: u64) -> Result<(), Error> {
         if self.count + clean < EARLY_CHECK_RECORDS { Ok(()) } else { self.check(clean) }
     }

@@ -141,7 +141,6 @@ impl ShardMap {
         self.ids(0, self.tokens as usize).zip(0..).filter_map(move |(found, at)| (found == id).then_some(at))
     }
 
-    /// Compares the checksum, and ids with the vocabulary.
     pub(crate) fn verify(&self, expected: Option<Fingerprint>) -> Result<(), Error> {
         verify(&self.path, self.payload(), expected)?;
         for from in (0..self.tokens).step_by(STRIDE as usize) {

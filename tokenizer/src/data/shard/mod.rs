@@ -1,7 +1,7 @@
 //! Token shards, between preparation and training.
 //!
-//! A shard has llm.c's `.bin` format: a header of 256 32-bit integers, then ids. So do loss masks, a byte per token,
-//! and documents' beginnings. A manifest describes a set.
+//! A shard has llm.c's `.bin` format: a header, then ids. So do loss masks and documents' beginnings. A manifest
+//! describes a set.
 
 mod header;
 mod manifest;

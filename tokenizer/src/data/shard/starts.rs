@@ -10,7 +10,6 @@ use crate::{error::Error, regular};
 
 const QUESTION: u32 = 1 << 31;
 
-/// A shard's beginnings, read whole: 4 bytes each.
 #[derive(Debug)]
 pub(crate) struct Starts(Vec<u32>);
 

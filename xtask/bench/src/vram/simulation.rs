@@ -44,17 +44,13 @@ pub(super) struct Simulation<'a> {
     pub(super) out: Option<&'a Path>,
 }
 
-/// Simulated speeds; `None` if not given.
+/// Speeds of the simulated [`Machine`]; `None` if not given.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rates {
-    /// Bytes per second in each direction.
     pub(super) link: Option<u64>,
-    /// Operand bytes per second.
     pub(super) memory: Option<u64>,
     pub(super) flops: Option<f64>,
-    /// Bytes per second of new weights from a host optimizer.
     pub(super) host: Option<u64>,
-    /// Bytes per second.
     pub(super) disk: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Bytes and time of recorded steps with moves ahead. `PAGER_WRITE_GOLDEN=1` rewrites the table.
+//! Bytes and time of recorded steps with moves ahead.
 
 use crate::steps::{assert_on_record, recorded};
 use pager::{Limit, Policy, Recording};

@@ -1,4 +1,4 @@
-//! Recorded steps on a device and a host above a disk. `PAGER_WRITE_GOLDEN=1` rewrites the table.
+//! Recorded steps on a device and a host above a disk.
 
 use crate::steps::{ROUNDS, assert_on_record, recorded};
 use pager::{Limit, Policy};

@@ -1,4 +1,4 @@
-//! Recorded steps of 16,384 tokens at 25 GB/s each way and 80 TFLOP/s. `PAGER_WRITE_GOLDEN=1` rewrites the tables.
+//! Recorded steps of 16,384 tokens at 25 GB/s each way and 80 TFLOP/s.
 
 use crate::steps::{ROUNDS, assert_first_on_record, moved, recorded};
 use pager::{Limit, Policy, Recording};

@@ -1,4 +1,4 @@
-//! Recorded training steps against the offline bound. `PAGER_WRITE_GOLDEN=1` rewrites the table.
+//! Recorded training steps against the offline bound.
 
 use pager::{Event, Limit, Policy, Recording};
 use pager_replay::{Moved, Replay, bound};
@@ -44,7 +44,7 @@ pub(crate) fn moved(step: &Recording, budget: u64, policy: Policy) -> Vec<Moved>
     played.expect("every operation fits").steps().to_vec()
 }
 
-/// `PAGER_WRITE_GOLDEN=1` rewrites the committed table first.
+/// `PAGER_WRITE_GOLDEN=1` rewrites the committed table.
 pub(crate) fn assert_on_record(name: &str, table: &str) {
     if std::env::var_os("PAGER_WRITE_GOLDEN").is_some() {
         std::fs::write(file(name), table).expect("the table can be written");
@@ -52,8 +52,7 @@ pub(crate) fn assert_on_record(name: &str, table: &str) {
     assert_eq!(table, std::fs::read_to_string(file(name)).expect("a committed table"));
 }
 
-/// Compares [`suite::first`] cases with the committed table; the quick suite with its head. Larger suites may rewrite
-/// it.
+/// The quick suite runs the table's first cases. Larger suites may rewrite it.
 pub(crate) fn assert_first_on_record(name: &str, table: &str) {
     if suite::size() > suite::Size::Quick {
         return assert_on_record(name, table);

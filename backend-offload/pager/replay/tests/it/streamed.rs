@@ -1,4 +1,4 @@
-//! Recorded steps whose bf16 or 8-bit weights always come from the host. `PAGER_WRITE_GOLDEN=1` rewrites the table.
+//! Recorded steps whose bf16 or 8-bit weights always come from the host.
 
 use crate::steps::{ROUNDS, assert_on_record, moved, recorded};
 use pager::Policy;
