@@ -1,8 +1,9 @@
-//! `cargo xtask test`: builds the tests once, runs each binary under a time limit, and reports which tests ran. Tests
-//! read the suite's size through crate `suite`.
+//! `cargo xtask test`: builds the tests once, runs each binary under a time limit, two at once, and reports which tests
+//! ran. Tests read the suite's size through crate `suite`.
 
 mod binary;
 mod build;
+mod lanes;
 mod missing;
 mod passed;
 
@@ -12,6 +13,7 @@ use std::{
     hash::{BuildHasher, Hasher},
     io::Write,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -26,6 +28,7 @@ use crate::{
     times::{Times, minutes},
 };
 use binary::{Binary, Ran, Selection};
+use lanes::Lanes;
 use missing::Missing;
 use passed::{Earlier, Passed};
 
@@ -34,6 +37,9 @@ const STAND_IN: &str = "SPILLWAY_STAND_IN";
 
 /// Seeds all random tests; fixed by `.cargo/config.toml`.
 const RANDOM_SEED: &str = "PROPTEST_RNG_SEED";
+
+/// Tests that a binary runs at once.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
 #[derive(Args, Default)]
 pub(crate) struct Test {
@@ -99,30 +105,28 @@ impl Test {
         let passed = (size == Size::Full && self.filters.is_empty())
             .then(|| Passed::open(workspace.target.join("tests-passed"), self.continues))
             .transpose()?;
+        let lanes = Lanes::of_machine();
+        let alone = variables.clone();
+        variables.push((TEST_THREADS, lanes.threads.to_string()));
         let run = Run { size, variables, lacking: not_run, passed };
-        let mut total = Ran::default();
-        let mut failed = Vec::new();
-        for binary in &binaries {
-            for selection in binary.selections(size, &self.filters)? {
-                let name = format!("{binary}{selection}");
-                let ran = run.binary(binary, selection, &name, times)?;
-                if !ran.succeeded {
-                    failed.push(name);
-                }
-                total.add(&ran);
-            }
-        }
+        let so_far = Mutex::new((Outcome::default(), &mut *times));
+        lanes.run(self.jobs(&binaries)?, |job| {
+            let (ran, took) = run.job(&job)?;
+            let mut so_far = so_far.lock().unwrap_or_else(PoisonError::into_inner);
+            let (outcome, times) = &mut *so_far;
+            times.keep("tests", &job.name, took, ran.succeeded)?;
+            outcome.add(&job.name, &ran);
+            Ok(())
+        })?;
+        let (mut outcome, _) = so_far.into_inner().unwrap_or_else(PoisonError::into_inner);
         // Cargo fails if no named package has a library.
         let documented = documented(&workspace, &self.package)?;
         let is_documented = self.package.is_empty() || !documented.is_empty();
         if self.filters.is_empty() && is_documented {
             let ran = times.measure("compile", "and run documentation's examples", |_| {
-                build::documentation(size, &documented, &run.variables)
+                build::documentation(size, &documented, &alone)
             })?;
-            if !ran.succeeded {
-                failed.push("documentation's examples".to_owned());
-            }
-            total.add(&ran);
+            outcome.add("documentation's examples", &ran);
         }
 
         if size == Size::Full && self.package.is_empty() {
@@ -132,15 +136,48 @@ impl Test {
         }
 
         let missing = Missing::read(&fs::read_to_string(&run.lacking).unwrap_or_default());
-        let closing = closing_line(&total, &missing);
-        if !failed.is_empty() {
-            bail!("{closing}\nfailed: {}", failed.join(", "));
+        let closing = closing_line(&outcome.total, &missing);
+        if !outcome.failed.is_empty() {
+            bail!("{closing}\nfailed: {}", outcome.failed.join(", "));
         }
         Ok(format!(
             "{closing}\nthe {} suite passed in {}",
             size.pick("quick", "gate's", "full"),
             minutes(started.elapsed())
         ))
+    }
+
+    /// Integration tests first: they take longest, and the others fill the lanes at the end.
+    fn jobs<'b>(&self, binaries: &'b [Binary]) -> Result<Vec<Job<'b>>> {
+        let mut jobs = Vec::new();
+        for binary in binaries {
+            for selection in binary.selections(self.size(), &self.filters)? {
+                jobs.push(Job { name: format!("{binary}{selection}"), binary, selection });
+            }
+        }
+        jobs.sort_by_key(|job| !job.binary.target.starts_with("it"));
+        Ok(jobs)
+    }
+}
+
+struct Job<'b> {
+    name: String,
+    binary: &'b Binary,
+    selection: Selection,
+}
+
+#[derive(Default)]
+struct Outcome {
+    total: Ran,
+    failed: Vec<String>,
+}
+
+impl Outcome {
+    fn add(&mut self, name: &str, ran: &Ran) {
+        if !ran.succeeded {
+            self.failed.push(name.to_owned());
+        }
+        self.total.add(ran);
     }
 }
 
@@ -153,7 +190,7 @@ struct Run {
 }
 
 impl Run {
-    fn binary(&self, binary: &Binary, selection: Selection, name: &str, times: &mut Times) -> Result<Ran> {
+    fn job(&self, Job { name, binary, selection }: &Job<'_>) -> Result<(Ran, Duration)> {
         let limit = match self.size {
             Size::Quick => Duration::from_mins(15),
             Size::Gate => Duration::from_mins(40),
@@ -170,15 +207,14 @@ impl Run {
             passed => println!("running {name} without {passed} tests that passed before"),
         }
         let started = Instant::now();
-        if let Some(left) = selection.without(earlier.tests) {
-            let now = binary.run(&left, &self.variables, limit, &mut |line| {
+        if let Some(left) = selection.without(&earlier.tests) {
+            let now = binary.run((name, &left), &self.variables, limit, &mut |line| {
                 recorder.as_mut().map_or(Ok(()), |recorder| recorder.read(line))
             })?;
             ran.add(&now);
             ran.succeeded = now.succeeded;
         }
-        times.keep("tests", name, earlier.took + started.elapsed(), ran.succeeded)?;
-        Ok(ran)
+        Ok((ran, earlier.took + started.elapsed()))
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Binary {
     pub(super) folder: PathBuf,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Selection {
     /// Given filters, only tests that contain one.
     Unmarked { filters: Vec<String>, left_out: Vec<String> },
@@ -41,15 +41,15 @@ pub(super) struct Ran {
 
 impl Selection {
     /// `None` if none of its tests are left.
-    pub(super) fn without(self, tests: Vec<String>) -> Option<Self> {
+    pub(super) fn without(&self, tests: &[String]) -> Option<Self> {
         match self {
             // With filters, `--exact` would apply to them too.
             Self::Unmarked { filters, .. } if filters.is_empty() => {
-                Some(Self::Unmarked { filters, left_out: tests })
+                Some(Self::Unmarked { filters: Vec::new(), left_out: tests.to_vec() })
             }
-            Self::Unmarked { .. } => Some(self),
+            Self::Unmarked { .. } => Some(self.clone()),
             Self::Marked(marked) => {
-                let left: Vec<String> = marked.into_iter().filter(|test| !tests.contains(test)).collect();
+                let left: Vec<String> = marked.iter().filter(|test| !tests.contains(test)).cloned().collect();
                 (!left.is_empty()).then_some(Self::Marked(left))
             }
         }
@@ -129,7 +129,7 @@ impl Binary {
     /// Shows output when the limit kills the process, and on failure. `read` gets each line at once.
     pub(super) fn run(
         &self,
-        selection: &Selection,
+        (name, selection): (&str, &Selection),
         variables: &[(&'static str, String)],
         limit: Duration,
         read: &mut dyn FnMut(&str) -> Result<()>,
@@ -144,12 +144,12 @@ impl Binary {
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("{} could not be started", self.executable.display()))?;
-        watch(child, limit, read)
+        watch((name, child), limit, read)
     }
 }
 
 pub(super) fn watch(
-    mut child: Child,
+    (name, mut child): (&str, Child),
     limit: Duration,
     read: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<Ran> {
@@ -163,7 +163,7 @@ pub(super) fn watch(
                 ran.read(&line);
                 read(&line)?;
                 if line.starts_with("test result: ") {
-                    println!("{line}");
+                    println!("{name}: {line}");
                 }
                 printed += &(line + "\n");
             }
@@ -177,7 +177,7 @@ pub(super) fn watch(
     }
     ran.succeeded = child.wait()?.success();
     if !ran.succeeded {
-        println!("{printed}");
+        println!("{name} failed:\n{printed}");
     }
     Ok(ran)
 }
@@ -239,7 +239,7 @@ mod tests {
         let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         let unmarked = |filters| Selection::Unmarked { filters, left_out: Vec::new() };
         let arguments = |selection: Selection, passed: &[&str]| {
-            let left = selection.without(names(passed))?;
+            let left = selection.without(&names(passed))?;
             Some(left.arguments().join(" "))
         };
         assert_eq!(arguments(unmarked(vec![]), &[]).unwrap(), "");
@@ -260,7 +260,7 @@ mod tests {
     fn a_process_that_hangs_is_killed_at_the_limit_and_has_failed() {
         let started = Instant::now();
         let hanging = "echo 'test result: ok. 1 passed; 0 failed'; exec sleep 60";
-        let ran = watch(shell(hanging), Duration::from_millis(300), &mut |_| Ok(())).unwrap();
+        let ran = watch(("it", shell(hanging)), Duration::from_millis(300), &mut |_| Ok(())).unwrap();
         assert_eq!(ran, Ran { passed: 1, failed: 0, ignored: 0, succeeded: false });
         assert!(started.elapsed() < Duration::from_secs(30));
     }
@@ -269,6 +269,6 @@ mod tests {
     #[test]
     fn a_process_that_crashes_after_its_tests_has_failed() {
         let crashing = "echo 'test result: ok. 1 passed; 0 failed'; exit 3";
-        assert!(!watch(shell(crashing), Duration::from_mins(1), &mut |_| Ok(())).unwrap().succeeded);
+        assert!(!watch(("it", shell(crashing)), Duration::from_mins(1), &mut |_| Ok(())).unwrap().succeeded);
     }
 }

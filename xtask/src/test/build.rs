@@ -64,7 +64,7 @@ pub(super) fn documentation(
         .stdout(Stdio::piped())
         .spawn()
         .context("`cargo` could not be started")?;
-    watch(child, Duration::from_mins(30), &mut |_| Ok(()))
+    watch(("documentation's examples", child), Duration::from_mins(30), &mut |_| Ok(()))
 }
 
 /// The quick suite covers the default members, which share the first command's build. Larger sizes add Vulkan, with a
