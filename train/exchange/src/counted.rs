@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Message};
 use crate::error::Result;
 
 /// An engine that counts. Bytes exclude its headers.
@@ -19,7 +19,7 @@ pub struct Costs {
     pub sent: u64,
     /// Bytes received.
     pub received: u64,
-    /// Collective calls, including failed ones.
+    /// Collective calls and messages sent, including failed ones.
     pub calls: u64,
     /// Time within calls, waits included.
     pub time: Duration,
@@ -76,6 +76,21 @@ impl<E: Engine> Engine for Counted<E> {
         self.costs.sent += others * own;
         self.costs.received += self.of_others(parts);
         self.timed(|inner| inner.all_gather(parts))
+    }
+
+    fn send(&mut self, to: (usize, u8), bytes: Vec<u8>) -> Result<()> {
+        self.costs.sent += bytes.len() as u64;
+        self.timed(|inner| inner.send(to, bytes))
+    }
+
+    fn expect(&mut self, from: (usize, u8), len: usize) -> Result<()> {
+        self.inner.expect(from, len)
+    }
+
+    fn arrived(&mut self) -> Result<Option<Message>> {
+        let arrived = self.inner.arrived()?;
+        self.costs.received += arrived.as_ref().map_or(0, |(_, bytes)| bytes.len() as u64);
+        Ok(arrived)
     }
 
     fn barrier(&mut self) -> Result<()> {

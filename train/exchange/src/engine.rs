@@ -2,8 +2,8 @@
 
 use crate::error::{Call, Error, Result};
 
-/// Connects the ranks of a run. Every method but `rank` and `world` is collective: all ranks make the same calls in
-/// order.
+/// Connects the ranks of a run. Messages have one sender and one receiver; every other method but `rank` and `world` is
+/// collective: all ranks make the same calls in order.
 ///
 /// After an error the buffers are undefined, and this rank refuses all calls but `commit` and `shrink`. Other ranks get
 /// an error by their next `commit`.
@@ -21,6 +21,23 @@ pub trait Engine: Send {
     /// Sends `parts[rank]` to all ranks and fills every other part from its rank.
     fn all_gather(&mut self, parts: &mut [&mut [u8]]) -> Result<()>;
 
+    /// Begins to send `bytes` to another rank. Messages to one peer with one `tag` arrive in order.
+    fn send(&mut self, (peer, tag): (usize, u8), bytes: Vec<u8>) -> Result<()> {
+        _ = (tag, bytes);
+        Err(no_peer(peer))
+    }
+
+    /// Begins to receive the peer's next message with `tag`, which must have `len` bytes.
+    fn expect(&mut self, (peer, tag): (usize, u8), len: usize) -> Result<()> {
+        _ = (tag, len);
+        Err(no_peer(peer))
+    }
+
+    /// An expected message that has arrived, with its peer and tag. Never waits.
+    fn arrived(&mut self) -> Result<Option<Message>> {
+        Ok(None)
+    }
+
     /// Returns once every rank has called it.
     fn barrier(&mut self) -> Result<()>;
 
@@ -37,6 +54,14 @@ pub trait Engine: Send {
 
     /// Continues with the living ranks, renumbered in order.
     fn shrink(&mut self) -> Result<()>;
+}
+
+/// Peer, tag and bytes.
+pub type Message = ((usize, u8), Vec<u8>);
+
+fn no_peer(peer: usize) -> Error {
+    let reason = "this engine carries no messages".to_owned();
+    Error::Failed { call: Call::Message, peer: Some(peer), reason }
 }
 
 /// A world of one.

@@ -5,7 +5,7 @@ use std::fmt;
 /// Shorthand for results of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A collective call of an [`Engine`](crate::Engine).
+/// A call of an [`Engine`](crate::Engine).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
     /// [`Engine::all_to_all`](crate::Engine::all_to_all)
@@ -18,12 +18,14 @@ pub enum Call {
     Commit,
     /// [`Engine::shrink`](crate::Engine::shrink)
     Shrink,
+    /// [`Engine::send`](crate::Engine::send) and its end at the peer.
+    Message,
 }
 
 impl Call {
     /// A call's place here is its number between ranks.
-    pub(crate) const ALL: [Self; 5] =
-        [Self::AllToAll, Self::AllGather, Self::Barrier, Self::Commit, Self::Shrink];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::AllToAll, Self::AllGather, Self::Barrier, Self::Commit, Self::Shrink, Self::Message];
 }
 
 impl fmt::Display for Call {
@@ -34,6 +36,7 @@ impl fmt::Display for Call {
             Self::Barrier => "barrier",
             Self::Commit => "commit",
             Self::Shrink => "shrink",
+            Self::Message => "message",
         })
     }
 }

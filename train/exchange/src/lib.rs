@@ -49,6 +49,7 @@ mod counted;
 mod engine;
 mod error;
 mod exact;
+mod group;
 pub mod launch;
 #[cfg(unix)]
 mod mpi;
@@ -63,9 +64,10 @@ mod waiting;
 mod watchdog;
 
 pub use counted::{Costs, Counted};
-pub use engine::{Alone, Engine};
+pub use engine::{Alone, Engine, Message};
 pub use error::{Call, Error, Result};
 pub use exact::{Exact, Exchange, all_gather};
+pub use group::Group;
 #[cfg(unix)]
 pub use mpi::{Mpi, open_mpi_version};
 pub use narrow::Bf16;

@@ -17,17 +17,19 @@
 //! - `mpi_yield_when_idle` does not reach waits in user code: they yield, later sleep, by themselves.
 
 mod library;
+mod messages;
 mod transfer;
 
 use std::ffi::c_int;
 use std::io::Write;
 use std::time::Duration;
 
-use crate::engine::{Engine, count_parts, gathered, keep_own};
+use crate::engine::{Engine, Message, count_parts, gathered, keep_own};
 use crate::error::{Call, Error, Result};
 use crate::waiting::Waiting;
 use crate::watchdog::Watchdog;
 use library::{Handle, Library};
+use messages::Messages;
 
 /// Bytes of one message; MPI counts to 2³¹.
 const PIECE: usize = 1 << 30;
@@ -45,6 +47,7 @@ pub struct Mpi {
     /// Whether all started ranks are alive.
     whole: bool,
     waiting: Waiting,
+    messages: Messages,
 }
 
 // SAFETY: handles are addresses in the library and belong to no thread. MPI was started for one thread at a time.
@@ -86,6 +89,7 @@ impl Mpi {
             broken: false,
             whole: true,
             waiting: Waiting::default(),
+            messages: Messages::default(),
         }
     }
 
@@ -184,6 +188,18 @@ impl Engine for Mpi {
         self.transfer(Call::AllGather, &send, &mut receive)
     }
 
+    fn send(&mut self, to: (usize, u8), bytes: Vec<u8>) -> Result<()> {
+        self.send_message(to, bytes)
+    }
+
+    fn expect(&mut self, from: (usize, u8), len: usize) -> Result<()> {
+        self.expect_message(from, len)
+    }
+
+    fn arrived(&mut self) -> Result<Option<Message>> {
+        self.arrived_message()
+    }
+
     fn barrier(&mut self) -> Result<()> {
         let nothing: Vec<&[u8]> = vec![&[]; self.world];
         let mut received: Vec<&mut [u8]> = nothing.iter().map(|_| -> &mut [u8] { &mut [] }).collect();
@@ -208,6 +224,7 @@ impl Engine for Mpi {
             return Err(Error::CannotShrink { library: self.version().to_owned() });
         };
         self.revoke();
+        std::mem::forget(std::mem::take(&mut self.messages));
         self.waiting.begin(Call::Shrink, self.rank, std::iter::empty());
         let mut fewer = std::ptr::null_mut();
         // SAFETY: writes the handle of a communicator. The old one stays: freeing it is a collective call.
@@ -226,6 +243,7 @@ impl Engine for Mpi {
 
 impl Drop for Mpi {
     fn drop(&mut self) {
+        self.end_messages();
         if self.whole && !self.broken && !std::thread::panicking() {
             // SAFETY: started by `open`, ended once, and no transfer is pending.
             let code = unsafe { (self.library.finalize)() };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::engine::{Engine, count_parts, gathered, keep_own};
+use crate::engine::{Engine, Message, count_parts, gathered, keep_own};
 use crate::error::{Call, Error, Result};
 use crate::waiting::Waiting;
 use world::{Letter, Shared};
@@ -27,6 +27,8 @@ pub struct Threads {
     calls: u64,
     faults: Vec<(u64, Fault)>,
     dead: bool,
+    /// Messages that this rank awaits: peer, tag and length.
+    expected: Vec<(usize, u8, usize)>,
     /// Whether this call fails here after the others have data.
     deaf: bool,
     waiting: Waiting,
@@ -61,6 +63,7 @@ pub fn world(ranks: usize) -> Vec<Threads> {
         calls: 0,
         faults: Vec::new(),
         dead: false,
+        expected: Vec::new(),
         deaf: false,
         waiting: Waiting::default(),
     };
@@ -162,6 +165,14 @@ impl Threads {
         done
     }
 
+    fn wait_for_messages(&self) {
+        if self.expected.is_empty() {
+            return self.waiting.end();
+        }
+        let peers: Vec<usize> = self.expected.iter().map(|(peer, ..)| *peer).collect();
+        self.waiting.begin(Call::Message, self.rank, peers.into_iter());
+    }
+
     fn deliver(&self, call: Call, send: &[&[u8]]) -> Result<()> {
         let mut world = self.shared.lock();
         if world.broken {
@@ -215,6 +226,42 @@ impl Engine for Threads {
         self.transfer(Call::AllGather, &send, &mut receive)
     }
 
+    fn send(&mut self, (peer, tag): (usize, u8), bytes: Vec<u8>) -> Result<()> {
+        self.begin(Call::Message)?;
+        let mut world = self.shared.lock();
+        if world.broken {
+            return Err(Error::Broken { call: Call::Message });
+        }
+        world.messages.entry((self.seat, self.members[peer], tag)).or_default().push_back(bytes);
+        drop(world);
+        self.shared.changed();
+        Ok(())
+    }
+
+    fn expect(&mut self, (peer, tag): (usize, u8), len: usize) -> Result<()> {
+        self.expected.push((peer, tag, len));
+        self.wait_for_messages();
+        Ok(())
+    }
+
+    fn arrived(&mut self) -> Result<Option<Message>> {
+        if self.expected.is_empty() {
+            return Ok(None);
+        }
+        let found = self.shared.message(self.seat, &self.members, &mut self.expected);
+        match &found {
+            Ok(None) => {}
+            Ok(Some(_)) => self.wait_for_messages(),
+            Err(_) => {
+                self.waiting.end();
+                self.expected.clear();
+                self.shared.lock().broken = true;
+                self.shared.changed();
+            }
+        }
+        found
+    }
+
     fn barrier(&mut self) -> Result<()> {
         self.begin(Call::Barrier)?;
         let nothing: Vec<&[u8]> = vec![&[]; self.world()];
@@ -246,6 +293,7 @@ impl Engine for Threads {
         let agreed = self.shared.agree(Call::Shrink, self.seat, true, &self.waiting, &self.members)?;
         self.rank = agreed.members.iter().position(|seat| *seat == self.seat).expect("this rank lives");
         self.members = agreed.members;
+        self.expected.clear();
         Ok(())
     }
 }

@@ -23,12 +23,12 @@ const REVOKED: c_int = 77;
 
 /// Without progress for this long, a waiting rank sleeps between polls.
 const PATIENT: Duration = Duration::from_millis(5);
-const NAP: Duration = Duration::from_micros(50);
+pub(super) const NAP: Duration = Duration::from_micros(50);
 
 /// Time for other transfers after a failure, without ULFM.
-const GRACE: Duration = Duration::from_secs(2);
+pub(super) const GRACE: Duration = Duration::from_secs(2);
 
-struct Pending {
+pub(super) struct Pending {
     request: Handle,
     peer: usize,
     receives: bool,
@@ -38,10 +38,10 @@ struct Pending {
 
 /// Transfers of one phase. Their borrowed memory must stay in place until [`Mpi::finish`] returns.
 #[derive(Default)]
-struct Phase {
-    pending: Vec<Pending>,
-    failed: Option<Error>,
-    lengths: Vec<usize>,
+pub(super) struct Phase {
+    pub(super) pending: Vec<Pending>,
+    pub(super) failed: Option<Error>,
+    pub(super) lengths: Vec<usize>,
 }
 
 fn number(bytes: &[u8], at: usize) -> u64 {
@@ -147,7 +147,7 @@ impl Mpi {
         self.finish(call, &mut phase)
     }
 
-    fn post_receive(
+    pub(super) fn post_receive(
         &self,
         call: Call,
         phase: &mut Phase,
@@ -157,14 +157,14 @@ impl Mpi {
     ) {
         let mut request = std::ptr::null_mut();
         let (at, count, byte) = (piece.as_mut_ptr().cast(), piece.len() as c_int, self.library.byte);
-        // SAFETY: the piece stays in place until `finish` returns, which each phase calls before it ends.
+        // SAFETY: the piece stays in place until `finish` returns, or a message's memory until its transfer ends.
         let code = unsafe {
             (self.library.receive)(at, count, byte, peer as c_int, tag, self.communicator, &raw mut request)
         };
         self.posted(call, phase, code, Pending { request, peer, receives: true, bytes });
     }
 
-    fn post_send(&self, call: Call, phase: &mut Phase, (peer, tag): (usize, c_int), piece: &[u8]) {
+    pub(super) fn post_send(&self, call: Call, phase: &mut Phase, (peer, tag): (usize, c_int), piece: &[u8]) {
         let mut request = std::ptr::null_mut();
         let (at, count, byte) = (piece.as_ptr().cast(), piece.len() as c_int, self.library.byte);
         // SAFETY: as above.
@@ -210,7 +210,7 @@ impl Mpi {
         phase.failed.take().map_or(Ok(()), Err)
     }
 
-    fn ended(&self, call: Call, phase: &mut Phase, pending: &mut Pending) -> bool {
+    pub(super) fn ended(&self, call: Call, phase: &mut Phase, pending: &mut Pending) -> bool {
         let (mut flag, mut status) = (0, Status::default());
         // SAFETY: the request was returned by a send or receive and has not ended.
         let code = unsafe { (self.library.test)(&raw mut pending.request, &raw mut flag, &raw mut status) };

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use crate::engine::Message;
 use crate::error::{Call, Error, Result};
 use crate::waiting::Waiting;
 
@@ -19,6 +20,8 @@ pub(super) struct State {
     pub(super) broken: bool,
     pub(super) calls: Vec<u64>,
     pub(super) mail: BTreeMap<(usize, usize), VecDeque<Letter>>,
+    /// By sender, receiver and tag.
+    pub(super) messages: BTreeMap<(usize, usize, u8), VecDeque<Vec<u8>>>,
     members: Vec<usize>,
     votes: Vec<Option<(Call, bool)>>,
     rounds: u64,
@@ -49,6 +52,7 @@ impl Shared {
             broken: false,
             calls: vec![0; ranks],
             mail: BTreeMap::new(),
+            messages: BTreeMap::new(),
             members: (0..ranks).collect(),
             votes: vec![None; ranks],
             rounds: 0,
@@ -107,6 +111,44 @@ impl Shared {
             }
             state = self.wait(state);
         }
+    }
+
+    /// Removes an arrived message from `expected`.
+    pub(super) fn message(
+        &self,
+        to: usize,
+        members: &[usize],
+        expected: &mut Vec<(usize, u8, usize)>,
+    ) -> Result<Option<Message>> {
+        let call = Call::Message;
+        let mut state = self.lock();
+        for at in 0..expected.len() {
+            let (peer, tag, len) = expected[at];
+            if expected[..at].iter().any(|(other, theirs, _)| (*other, *theirs) == (peer, tag)) {
+                continue;
+            }
+            let from = members[peer];
+            let box_of_peer = state.messages.get_mut(&(from, to, tag));
+            if let Some(bytes) = box_of_peer.and_then(VecDeque::pop_front) {
+                expected.remove(at);
+                let found = bytes.len();
+                if found != len {
+                    return Err(Error::Bytes { call, peer, expected: len, found });
+                }
+                return Ok(Some(((peer, tag), bytes)));
+            }
+            if state.broken {
+                return Err(Error::Broken { call });
+            }
+            if !state.alive[from] {
+                return Err(Error::Lost { call, peer, reason: String::new() });
+            }
+            if let Some((other, _)) = state.votes[from] {
+                let [expected, found] = [call, other].map(|call| call.to_string());
+                return Err(Error::OtherCall { peer, expected, found });
+            }
+        }
+        Ok(None)
     }
 
     pub(super) fn agree(
@@ -171,6 +213,7 @@ impl State {
             self.members = members;
             self.broken = false;
             self.mail.clear();
+            self.messages.clear();
             self.calls.fill(0);
         } else if !whole {
             self.broken = true;
