@@ -239,7 +239,8 @@ impl<B: Backend> Gpt<B> {
         }
     }
 
-    pub(crate) fn embed<K: Kernels<B>>(
+    /// The residual stream before the first block, `[B, T, E]`.
+    pub fn embed<K: Kernels<B>>(
         &self,
         input: Input<B>,
         key: Option<DropoutKey>,
@@ -290,7 +291,8 @@ impl<B: Backend> Gpt<B> {
         }
     }
 
-    pub(crate) fn run_blocks<K: Kernels<B>>(
+    /// The residual stream after `blocks`.
+    pub fn run_blocks<K: Kernels<B>>(
         &self,
         blocks: Range<usize>,
         x: Tensor<B, 3>,
@@ -317,7 +319,8 @@ impl<B: Backend> Gpt<B> {
         soft_cap(self.config.compute.product(x, head.transpose()), self.config.logit_softcap)
     }
 
-    pub(crate) fn head_loss<K: Kernels<B>>(
+    /// The loss, `[1]`, from the residual stream after the last block.
+    pub fn head_loss<K: Kernels<B>>(
         &self,
         x: Tensor<B, 3>,
         targets: Tensor<B, 2, Int>,

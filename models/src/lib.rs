@@ -69,6 +69,7 @@ pub mod recompute;
 mod rotary;
 pub mod rows;
 mod sample;
+pub mod stage;
 mod stop;
 mod tape;
 pub mod tiles;

@@ -105,16 +105,16 @@ where
     Swept { model, losses, kept_bytes }
 }
 
-struct BatchPass<I: Backend> {
-    inputs: Input<I>,
+pub(crate) struct BatchPass<I: Backend> {
+    pub(crate) inputs: Input<I>,
     targets: Option<HeadTargets<I>>,
-    options: PassOptions,
+    pub(crate) options: PassOptions,
     /// Inputs of all segments but the first, which starts from tokens.
-    kept: Vec<SegmentInput<I>>,
+    pub(crate) kept: Vec<SegmentInput<I>>,
     /// The residual stream forward, its gradient backward; absent while a segment runs.
-    stream: Option<Tensor<I, 3>>,
-    loss: Option<Tensor<I, 1>>,
-    from_head: Option<Tensor<I, 2>>,
+    pub(crate) stream: Option<Tensor<I, 3>>,
+    pub(crate) loss: Option<Tensor<I, 1>>,
+    pub(crate) from_head: Option<Tensor<I, 2>>,
 }
 
 struct HeadTargets<I: Backend> {
@@ -130,14 +130,10 @@ fn forward<I: Backend, C: CheckpointStrategy>(
     before: &mut impl FnMut(Range<usize>),
 ) -> Vec<BatchPass<I>> {
     let embedding = model.part(0..0).valid();
-    let begin = |(Batch { inputs, targets, mask }, options): (Batch<I>, PassOptions)| BatchPass {
-        stream: Some(embedding.embed(inputs.clone(), options.dropout, &kernels)),
-        inputs,
-        targets: Some(HeadTargets { ids: targets, mask }),
-        options,
-        kept: Vec::with_capacity(segments.len()),
-        loss: None,
-        from_head: None,
+    let begin = |(batch, options): (Batch<I>, PassOptions)| {
+        let mut pass = BatchPass::new(batch, options);
+        pass.stream = Some(embedding.embed(pass.inputs.clone(), options.dropout, &kernels));
+        pass
     };
     let mut passes: Vec<_> = group.into_iter().map(begin).collect();
 
@@ -156,11 +152,16 @@ fn forward<I: Backend, C: CheckpointStrategy>(
 }
 
 impl<I: Backend> BatchPass<I> {
-    fn take_stream(&mut self) -> Tensor<I, 3> {
+    pub(crate) fn new(Batch { inputs, targets, mask }: Batch<I>, options: PassOptions) -> Self {
+        let targets = Some(HeadTargets { ids: targets, mask });
+        Self { inputs, targets, options, kept: Vec::new(), stream: None, loss: None, from_head: None }
+    }
+
+    pub(crate) fn take_stream(&mut self) -> Tensor<I, 3> {
         self.stream.take().expect("no segment is running")
     }
 
-    fn backward_head<C: CheckpointStrategy>(
+    pub(crate) fn backward_head<C: CheckpointStrategy>(
         &mut self,
         model: &Gpt<Autodiff<I, C>>,
         kernels: Lean,
@@ -175,7 +176,7 @@ impl<I: Backend> BatchPass<I> {
         gradients
     }
 
-    fn backward_segment<C: CheckpointStrategy>(
+    pub(crate) fn backward_segment<C: CheckpointStrategy>(
         &mut self,
         model: &Gpt<Autodiff<I, C>>,
         segment: Range<usize>,
@@ -197,12 +198,17 @@ impl<I: Backend> BatchPass<I> {
             self.stream = Some(input_gradient(leaf, &mut gradients));
         }
         drop(upstream);
+        let ready = rows::gradients(gradients, model, model.wte.id, named_rows.as_ref());
+        if input.is_none() { self.with_head(model, ready) } else { ready }
+    }
 
-        let embedding = model.wte.id;
-        let mut ready = rows::gradients(gradients, model, embedding, named_rows.as_ref());
-        if input.is_none()
-            && let Some(from_head) = self.from_head.take()
-        {
+    pub(crate) fn with_head<C: CheckpointStrategy>(
+        &mut self,
+        model: &Gpt<Autodiff<I, C>>,
+        mut ready: GradientsParams,
+    ) -> GradientsParams {
+        if let Some(from_head) = self.from_head.take() {
+            let embedding = model.wte.id;
             let from_input = ready.remove::<I, 2>(embedding).expect("the first segment reads the embedding");
             ready.register(embedding, from_input + from_head);
         }
@@ -226,13 +232,13 @@ pub fn loss_and_gradients<I: Backend, C: CheckpointStrategy>(
     (loss, all)
 }
 
-enum SegmentInput<I: Backend> {
+pub(crate) enum SegmentInput<I: Backend> {
     Exact(Tensor<I, 3>),
     InTiles { tiles: Tiles<I>, shape: Shape, kind: DType },
 }
 
 impl<I: Backend> SegmentInput<I> {
-    fn new(input: Tensor<I, 3>, in_tiles: bool) -> Self {
+    pub(crate) fn new(input: Tensor<I, 3>, in_tiles: bool) -> Self {
         if !in_tiles {
             return Self::Exact(input);
         }
@@ -240,7 +246,7 @@ impl<I: Backend> SegmentInput<I> {
         Self::InTiles { tiles: Tiles::encode(input, Rounding::Nearest), shape, kind }
     }
 
-    fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let size = |numbers: usize, kind: DType| (numbers * kind.size()) as u64;
         match self {
             Self::Exact(input) => size(input.shape().num_elements(), input.dtype()),
@@ -260,7 +266,8 @@ impl<I: Backend> SegmentInput<I> {
     }
 }
 
-fn segments(layers: usize, every: usize) -> Vec<Range<usize>> {
+/// Blocks of each segment of `every` blocks.
+pub fn segments(layers: usize, every: usize) -> Vec<Range<usize>> {
     let every = every.clamp(1, layers);
     (0..layers).step_by(every).map(|start| start..(start + every).min(layers)).collect()
 }

@@ -22,6 +22,7 @@ mod reference;
 mod rehearsal;
 mod report;
 mod rule;
+mod stages;
 mod summary;
 mod training;
 mod verbs;

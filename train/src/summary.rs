@@ -8,7 +8,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Tensor, backend::Backend};
 use models::rows::RowsOnDemand;
 use models::{OnDemand, Packed};
-use runs::{device::Place, directory::SUMMARY};
+use runs::{config::Config, device::Place, directory::SUMMARY};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokenizer::Fingerprint;
@@ -16,6 +16,8 @@ use tokenizer::Fingerprint;
 use crate::exit::Ending;
 use crate::figures::duration;
 use crate::plan::Measured;
+use crate::ranks::Ranks;
+use crate::stages::{stage_of, stages};
 use crate::training::{Learner, Outcome, QuizScore, Taken, computes_nothing};
 
 /// Printed at the end, and saved as `summary.json`.
@@ -108,6 +110,7 @@ impl Summary {
     pub(crate) fn new<I: Offloadable>(
         outcome: &Outcome<I>,
         place: &Place,
+        weights_sha256: String,
         stats: &Stats,
     ) -> anyhow::Result<Self> {
         let session = &outcome.session;
@@ -128,7 +131,7 @@ impl Summary {
             val_loss: outcome.evaluation.map(|evaluation| evaluation.loss),
             bits_per_byte: outcome.evaluation.and_then(|evaluation| evaluation.bits_per_byte),
             losses_sha256: progress.losses.clone(),
-            weights_sha256: weights_digest(&outcome.learner)?,
+            weights_sha256,
             peak_device_bytes: outcome.peaks.device,
             peak_host_bytes: outcome.peaks.host,
             bytes_out: stats.bytes_out,
@@ -239,13 +242,23 @@ pub(crate) fn finished_summary(run: &Path, steps: u64) -> Option<String> {
     (saved["outcome"] == Ending::Done.name() && saved["steps"] == steps).then_some(text)
 }
 
-/// Digest of all parameters' bits in the network's order.
-fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
+/// Digest of all parameters' bits in the network's order. Stages send each other theirs.
+pub(crate) fn weights_digest<B: Backend>(
+    learner: &Learner<B>,
+    config: &Config,
+    ranks: &mut Ranks,
+) -> anyhow::Result<String> {
+    let stages = stages(config, ranks.stages());
+    let listed = config.model.parameters().into_iter();
+    let owners = listed.map(|parameter| (parameter.name, stage_of(&stages, parameter.part)));
     let mut digest = WeightsDigest {
         sha: Sha256::new(),
         on_demand: learner.gpt.on_demand(),
         packed: learner.gpt.packed(),
         embedding: learner.gpt.rows_on_demand().cloned().map(|rows| (learner.gpt.wte.id, rows)),
+        owners: if ranks.stages() > 1 { owners.collect() } else { HashMap::new() },
+        ranks,
+        path: Vec::new(),
         failure: None,
     };
     // A dry run has no numbers, and would have gigabytes of them.
@@ -260,21 +273,27 @@ fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
 
 const ROWS_AT_ONCE: usize = 1024;
 
-struct WeightsDigest<B: Backend> {
+struct WeightsDigest<'r, B: Backend> {
     sha: Sha256,
     on_demand: HashMap<ParamId, OnDemand>,
     packed: HashMap<ParamId, Packed<B>>,
     embedding: Option<(ParamId, RowsOnDemand)>,
+    owners: HashMap<String, usize>,
+    ranks: &'r mut Ranks,
+    path: Vec<String>,
     failure: Option<String>,
 }
 
-impl<B: Backend> ModuleVisitor<B> for WeightsDigest<B> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+impl<B: Backend> WeightsDigest<'_, B> {
+    fn read<const D: usize>(
+        &self,
+        param: &Param<Tensor<B, D>>,
+        mut take: impl FnMut(&[u8]),
+    ) -> Option<String> {
         if let Some((_, rows)) = self.embedding.as_ref().filter(|(id, _)| *id == param.id) {
             let ids: Vec<u32> = (0..param.lazy_shape()[0] as u32).collect();
-            ids.chunks(ROWS_AT_ONCE)
-                .for_each(|ids| self.sha.update(bytemuck::cast_slice(&rows.numbers(ids))));
-            return;
+            ids.chunks(ROWS_AT_ONCE).for_each(|ids| take(bytemuck::cast_slice(&rows.numbers(ids))));
+            return None;
         }
         let read = match (self.packed.get(&param.id), self.on_demand.get(&param.id)) {
             (Some(packed), _) => packed.weights().try_into_data(),
@@ -282,8 +301,48 @@ impl<B: Backend> ModuleVisitor<B> for WeightsDigest<B> {
             (None, None) => param.val().try_into_data(),
         };
         match read {
-            Ok(data) => self.sha.update(&*data.bytes),
-            Err(error) => self.failure = Some(error.to_string()),
+            Ok(data) => take(&data.bytes),
+            Err(error) => return Some(error.to_string()),
         }
+        None
+    }
+
+    /// Each replica of a stage counts its own bits.
+    fn pass_on<const D: usize>(&mut self, owner: usize, param: &Param<Tensor<B, D>>) -> anyhow::Result<()> {
+        let mut own = Vec::new();
+        if owner == self.ranks.stage() {
+            let failure = self.read(param, |bytes| own.extend_from_slice(bytes));
+            self.failure = self.failure.take().or(failure);
+        }
+        let mut length = (own.len() as u64).to_le_bytes();
+        self.ranks.hear(owner, &mut length)?;
+        let mut bytes = own.clone();
+        bytes.resize(u64::from_le_bytes(length) as usize, 0);
+        self.ranks.hear(owner, &mut bytes)?;
+        self.sha.update(if owner == self.ranks.stage() { own } else { bytes });
+        Ok(())
+    }
+}
+
+impl<B: Backend> ModuleVisitor<B> for WeightsDigest<'_, B> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let failure = match self.owners.get(&self.path.join(".")).copied() {
+            Some(owner) => self.pass_on(owner, param).err().map(|error| format!("{error:#}")),
+            None => {
+                let mut sha = std::mem::take(&mut self.sha);
+                let failure = self.read(param, |bytes| sha.update(bytes));
+                self.sha = sha;
+                failure
+            }
+        };
+        self.failure = self.failure.take().or(failure);
     }
 }

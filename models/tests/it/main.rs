@@ -24,5 +24,6 @@ mod peft;
 mod published;
 mod recompute;
 mod sampling;
+mod stage;
 mod storage;
 mod training;

@@ -2,8 +2,8 @@
 
 use crate::error::{Call, Error, Result};
 
-/// Connects the ranks of a run. Messages have one sender and one receiver; every other method but `rank` and `world` is
-/// collective: all ranks make the same calls in order.
+/// Connects the ranks of a run. Every method but `rank`, `world` and those of messages is collective: all ranks make the
+/// same calls in order.
 ///
 /// After an error the buffers are undefined, and this rank refuses all calls but `commit` and `shrink`. Other ranks get
 /// an error by their next `commit`.

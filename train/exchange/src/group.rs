@@ -5,12 +5,11 @@ use std::time::Duration;
 use crate::engine::{Engine, count_parts, gathered, keep_own};
 use crate::error::{Call, Error, Result};
 
-/// Unused by callers' messages.
 const TAG: u8 = u8::MAX;
 
 const NAP: Duration = Duration::from_micros(50);
 
-/// The engine of a group of ranks. No message to another rank may be expected meanwhile.
+/// The engine of a group. It takes every message that arrives.
 pub struct Group<'e> {
     engine: &'e mut dyn Engine,
     members: Vec<usize>,
@@ -29,7 +28,6 @@ impl<'e> Group<'e> {
         Self { engine, members, rank }
     }
 
-    /// Empty parts are not sent.
     fn transfer(&mut self, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
         let mut missing = 0;
         for (peer, member) in self.members.iter().enumerate().filter(|(peer, _)| *peer != self.rank) {

@@ -27,7 +27,6 @@ pub struct Threads {
     calls: u64,
     faults: Vec<(u64, Fault)>,
     dead: bool,
-    /// Messages that this rank awaits: peer, tag and length.
     expected: Vec<(usize, u8, usize)>,
     /// Whether this call fails here after the others have data.
     deaf: bool,

@@ -143,7 +143,7 @@ impl<B: Backend> ModuleVisitor<B> for List<'_> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         let name = self.path.join(".");
-        let Some(owned) = self.owners.get(&name).filter(|owned| owned.gathered.is_none()) else { return };
+        let Some(owned) = self.owners.get(&name).filter(|owned| !owned.is_alone) else { return };
         let host = self.host.filter(|host| host.is_broadcast_from_host(param.id));
         let form = host.map_or(Form::Device, |host| {
             Form::Host(host.settings.parameters.form(&name).code, param.val().dtype())

@@ -197,7 +197,7 @@ impl<I: Managed> Optimizer<I> {
     ) -> (Gpt<B>, anyhow::Result<()>) {
         let (model, outcome) = gather::gathered(&self.owners, self.host.as_mut(), model, ranks);
         // Gathered weights wait at their use.
-        let waits = self.owners.are_sharded() && self.window.is_none();
+        let waits = self.owners.are_sharded() && self.window.is_none() && !self.owners.are_stages();
         let settled = if waits { self.settle() } else { Ok(()) };
         (model, outcome.and(settled))
     }
@@ -363,16 +363,17 @@ impl<B: AutodiffBackend<InnerBackend = I>, I: Managed> ModuleMapper<B> for Stepp
             return Param::from_mapped_value(id, weight, mapper);
         }
 
-        let is_gathered = self.optimizer.window.as_ref().is_some_and(|window| window.has(id));
         if let Some(host) = self.optimizer.host.as_mut().filter(|host| host.belongs_to_another_rank(id)) {
             host.pass_step(id);
-            let decoder = host.nan_until_broadcast(id, &weight.clone().inner()).filter(|_| !is_gathered);
+            let decoder = host
+                .nan_until_broadcast(id, &weight.clone().inner())
+                .filter(|_| !self.optimizer.owners.keep(id));
             self.on_demand.extend(decoder.map(|decoder| (id, decoder)));
             return Param::from_mapped_value(id, weight, mapper);
         }
 
         if let Some(host) = self.optimizer.host.as_ref().filter(|host| host.is_due(id)) {
-            if self.optimizer.owners.are_sharded() && !is_gathered {
+            if !self.optimizer.owners.keep(id) {
                 self.prepare_to_broadcast(id, weight.clone().inner());
                 return Param::from_mapped_value(id, weight, mapper);
             }

@@ -8,40 +8,46 @@ use models::{Gpt, ParameterInfo};
 use runs::config::{Config, ShardKind};
 
 use crate::ranks::Ranks;
+use crate::stages::{stage_of, stages};
 
 /// An empty table means that this process owns all parameters.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Owners {
+    /// In a pipeline, a stage.
     rank: usize,
     world: usize,
+    are_stages: bool,
     by_name: BTreeMap<String, Owned>,
-    by_id: HashMap<ParamId, usize>,
+    by_id: HashMap<ParamId, (usize, bool)>,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Owned {
     pub(crate) rank: usize,
     pub(crate) shape: Shape,
-    /// Its block, if only its owner keeps the weights.
-    pub(crate) gathered: Option<usize>,
+    /// Whether only its owner keeps the weights.
+    pub(crate) is_alone: bool,
 }
 
 impl Owners {
     /// The same on all ranks.
-    pub(crate) fn new<B: Backend>(shard: ShardKind, gpt: &Gpt<B>, ranks: &Ranks) -> Self {
-        if ranks.is_alone() || !shard.has_owners() {
+    pub(crate) fn new<B: Backend>(config: &Config, gpt: &Gpt<B>, ranks: &Ranks) -> Self {
+        let (shard, are_stages) = (config.memory.shard, ranks.stages() > 1);
+        if ranks.is_alone() || !(are_stages || shard.has_owners()) {
             return Self::default();
         }
         let learning = gpt.learning();
-        let owners = divided(learning.iter().map(|(_, parameter)| parameter), ranks);
-        let by_id = learning.iter().zip(&owners).map(|((id, _), rank)| (*id, *rank)).collect();
+        let owners = divided(config, learning.iter().map(|(_, parameter)| parameter), ranks);
+        let is_alone = |parameter: &ParameterInfo| are_stages || is_gathered(shard, parameter);
+        let by_id = learning.iter().zip(&owners);
+        let by_id = by_id.map(|((id, parameter), rank)| (*id, (*rank, is_alone(parameter)))).collect();
         let by_name = learning.into_iter().zip(owners).map(|((_, parameter), rank)| {
-            let gathered = parameter.block().filter(|_| is_gathered(shard, &parameter));
+            let is_alone = is_alone(&parameter);
             let ParameterInfo { name, shape, .. } = parameter;
-            (name, Owned { rank, shape: Shape::from(shape), gathered })
+            (name, Owned { rank, shape: Shape::from(shape), is_alone })
         });
         let by_name = by_name.collect();
-        Self { rank: ranks.rank(), world: ranks.world(), by_name, by_id }
+        Self { rank: own(ranks), world: ranks.world(), are_stages, by_name, by_id }
     }
 
     pub(super) fn rank(&self) -> usize {
@@ -62,7 +68,20 @@ impl Owners {
 
     /// `None` if parameters are not divided.
     pub(crate) fn owner(&self, id: ParamId) -> Option<usize> {
-        self.by_id.get(&id).copied()
+        self.by_id.get(&id).map(|(owner, _)| *owner)
+    }
+
+    /// The rank that receives the sum of gradients; `None` for all that sum.
+    pub(crate) fn receiver(&self, id: ParamId) -> Option<usize> {
+        self.owner(id).filter(|_| !self.are_stages)
+    }
+
+    pub(crate) fn are_stages(&self) -> bool {
+        self.are_stages
+    }
+
+    pub(super) fn keep(&self, id: ParamId) -> bool {
+        self.by_id.get(&id).is_none_or(|(_, is_alone)| *is_alone)
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&Owned> {
@@ -73,9 +92,9 @@ impl Owners {
         self.by_name.keys()
     }
 
-    /// Whether other ranks gather the weights for each use.
+    /// Whether other ranks have its weights during a use at most.
     pub(crate) fn gather(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|owned| owned.gathered.is_some())
+        self.get(name).is_some_and(|owned| owned.is_alone)
     }
 }
 
@@ -83,15 +102,28 @@ impl Owners {
 pub(crate) fn held(config: &Config, ranks: &Ranks) -> impl Fn(&str) -> bool + use<> {
     let shard = if ranks.is_alone() { ShardKind::None } else { config.memory.shard };
     let parameters = config.model.parameters();
-    let owners = divided(parameters.iter(), ranks);
+    let owners = divided(config, parameters.iter(), ranks);
+    let are_stages = ranks.stages() > 1;
     let others = parameters.into_iter().zip(owners).filter_map(|(parameter, owner)| {
-        (owner != ranks.rank() && is_gathered(shard, &parameter)).then_some(parameter.name)
+        (owner != own(ranks) && (are_stages || is_gathered(shard, &parameter))).then_some(parameter.name)
     });
     let others: HashSet<String> = others.collect();
     move |name| !others.contains(name)
 }
 
-fn divided<'p>(parameters: impl Iterator<Item = &'p ParameterInfo>, ranks: &Ranks) -> Vec<usize> {
+fn own(ranks: &Ranks) -> usize {
+    if ranks.stages() > 1 { ranks.stage() } else { ranks.rank() }
+}
+
+fn divided<'p>(
+    config: &Config,
+    parameters: impl Iterator<Item = &'p ParameterInfo>,
+    ranks: &Ranks,
+) -> Vec<usize> {
+    if ranks.stages() > 1 {
+        let stages = stages(config, ranks.stages());
+        return parameters.map(|parameter| stage_of(&stages, parameter.part)).collect();
+    }
     let sizes: Vec<u64> = parameters.map(ParameterInfo::elements).collect();
     exchange::shards(&sizes, ranks.world())
 }

@@ -167,7 +167,7 @@ impl<I: Managed> WeightWindow<I> {
         gpt.map(&mut WithoutOthers { owners, host, path: Vec::new() })
     }
 
-    /// `None` if every rank holds all weights. `every` blocks make a segment.
+    /// `None` if no rank gathers weights. `every` blocks make a segment.
     pub(super) fn new<B: AutodiffBackend<InnerBackend = I>>(
         owners: &Owners,
         host: Option<&HostPart>,
@@ -176,7 +176,7 @@ impl<I: Managed> WeightWindow<I> {
     ) -> anyhow::Result<Option<Self>> {
         let device = gpt.wte.val().inner().device();
         let segments = Matrix::segments(owners, host, gpt, every.max(1));
-        if segments.is_empty() {
+        if segments.is_empty() || owners.are_stages() {
             return Ok(None);
         }
 
@@ -228,10 +228,6 @@ impl<I: Managed> WeightWindow<I> {
         let weights = window.here.as_ref().map(|here| here.weights[&id].clone());
         drop(window);
         weights.expect("it was entered").weights::<I>()
-    }
-
-    pub(super) fn has(&self, id: ParamId) -> bool {
-        self.lock().matrices.segments.iter().flatten().any(|matrix| matrix.id == id)
     }
 
     pub(super) fn replace_tiles(&self, id: ParamId, tiles: Waited<I>) {

@@ -59,6 +59,8 @@ pub(super) struct Passes {
     pub(super) groups: u64,
     /// Micro-batches of the largest group.
     pub(super) together: u64,
+    /// Micro-batches whose inputs are kept at once.
+    pub(super) under_way: u64,
 }
 
 impl Passes {
@@ -68,7 +70,10 @@ impl Passes {
         let count = config.train.accumulate as u64;
         let ranks: Vec<_> = (0..ranks).map(|rank| Share { count, world: ranks, rank }.groups(most)).collect();
         let together = ranks.iter().flatten().map(ExactSizeIterator::len).max().unwrap_or(1) as u64;
-        Self { micro_batches, groups: ranks.iter().map(Vec::len).max().unwrap_or(1) as u64, together }
+        let groups = ranks.iter().map(Vec::len).max().unwrap_or(1) as u64;
+        let stages = config.ranks.pipeline as u64;
+        let under_way = if stages > 1 { stages.min(micro_batches) } else { together };
+        Self { micro_batches, groups, together, under_way }
     }
 }
 
@@ -199,7 +204,7 @@ impl Demand {
     pub(super) fn new(config: &Config, footprint: &Footprint, ranks: usize, fused: bool) -> Self {
         let train = &config.train;
         let passes = Passes::new(config, ranks);
-        let Passes { groups, together, .. } = passes;
+        let Passes { groups, together, under_way, .. } = passes;
         let (batch, sequence) = (train.micro_batch, config.sequence());
         let for_tokens = |each: u64| (batch as u64).saturating_mul(sequence as u64).saturating_mul(each);
         let hidden = for_tokens(config.model.inner() as u64 * WIDE);
@@ -222,8 +227,8 @@ impl Demand {
                 // Waiting micro-batches keep the residual stream and, if tied, the head's gradient.
                 let stream = for_tokens(config.model.n_embd as u64 * WIDE);
                 let tied = learns.tied_gradient_bytes(config);
-                let waiting = (together - 1).saturating_mul(stream.saturating_add(tied));
-                let kept = kept.saturating_mul(together).saturating_add(waiting);
+                let waiting = (under_way - 1).saturating_mul(stream.saturating_add(tied));
+                let kept = kept.saturating_mul(under_way).saturating_add(waiting);
                 (kept, 0, temporaries.saturating_add(segment).saturating_add(narrow))
             }
         };

@@ -156,7 +156,7 @@ impl Placement {
 
     /// Bytes per step. A group's sum crosses once, in f32; rows and tiles cross per micro-batch.
     pub(super) fn gradients_crossing(&self, passes: Passes) -> u64 {
-        let Passes { micro_batches, groups, together } = passes;
+        let Passes { micro_batches, groups, together, .. } = passes;
         let rows = self.row_bytes().saturating_mul(micro_batches);
         if together == 1 {
             return rows.saturating_add(self.crossing(self.tiles[1]).saturating_mul(micro_batches));
@@ -236,7 +236,7 @@ impl Placement {
     /// Host bytes of states and waiting gradients; short last blocks count as whole.
     pub(super) fn host_bytes(&self, config: &Config, ranks: usize) -> u64 {
         let format = format(config.memory.optimizer_state);
-        let Passes { micro_batches, groups, together } = Passes::new(config, ranks);
+        let Passes { micro_batches, groups, together, .. } = Passes::new(config, ranks);
         // Tiles arrive per micro-batch, others per group.
         let arrivals = if self.tiles[1] { micro_batches } else { groups };
         let waiting = partial_sums(arrivals);

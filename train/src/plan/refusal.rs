@@ -6,10 +6,11 @@ use runs::config::{Config, OptimizerKind, PlacementKind, StateKind, StreamKind, 
 
 use super::Plan;
 use super::demand::Demand;
+use crate::stages;
 
 pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint: &Footprint) -> Vec<String> {
     let machine = &plan.machine;
-    let mut refusals = Vec::new();
+    let mut refusals: Vec<_> = stages::refusal(machine.ranks(), plan.ranks.pipeline).into_iter().collect();
     if let Some(budget) = machine.device_budget.filter(|budget| *budget < demand.least) {
         refusals.push(format!(
             "the device budget of {} is below what one operation needs, at least {}; raise `memory.device_budget` \
@@ -172,7 +173,7 @@ fn remedies(plan: &Plan, config: &Config, footprint: &Footprint) -> Vec<String> 
     let all = plan.working_set.saturating_add(plan.optimizer_host_bytes);
     for (change, config) in changes {
         let footprint = Footprint::of(&config.model).unwrap_or(*footprint);
-        let ranks = plan.machine.ranks();
+        let ranks = plan.machine.ranks() / plan.bubble.map_or(1, |_| config.ranks.pipeline);
         let demand = Demand::new(&config, &footprint, ranks, plan.machine.fuses());
         let left = demand.working_set().saturating_add(demand.placement.host_bytes(&config, ranks));
         if left < all {

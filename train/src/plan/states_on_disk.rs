@@ -1,7 +1,7 @@
 //! Optimizer states on the disk: as few as host memory requires.
 //!
 //! Block matrices go first, from the last block, then heads and embeddings; vectors and an embedding by rows stay. If
-//! ranks divide states, all matrices of a rank go, or none. Results do not change
+//! ranks divide states or have stages, all matrices of a rank go, or none. Results do not change
 //! (`states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format`), so a resumed run chooses anew.
 
 use host_optim::{DiskBytes, Format};
@@ -106,12 +106,15 @@ impl StatesOnDisk {
         let count = missing.div_ceil(per_block.in_memory.max(1)).max(1);
         let ranks = if config.memory.shard.has_owners() { machine.ranks() as u64 } else { 1 };
 
-        if count <= blocks && ranks == 1 {
+        // Other stages have other blocks.
+        let is_stage = config.ranks.pipeline > 1;
+        if count <= blocks && ranks == 1 && !is_stage {
             let first_block = on_host[on_host.len() - count as usize];
             return (Self { first_block, others: false }, per_block.times(count));
         }
         let in_blocks = if blocks > 0 { per_block.times(blocks) } else { StateBytes::default() };
-        let first_block = on_host.first().copied().unwrap_or(config.model.n_layer);
+        let first_block = on_host.first().copied().filter(|_| !is_stage);
+        let first_block = first_block.unwrap_or(if is_stage { 0 } else { config.model.n_layer });
         (Self { first_block, others: true }, in_blocks.plus(others).share(ranks))
     }
 

@@ -215,8 +215,13 @@ impl Plan {
 
     fn ranks(&self) -> Option<(&'static str, String)> {
         let (ranks, sent) = (self.machine.ranks(), Bytes(self.bytes_sent_per_step));
-        let (most, all) = (self.accumulate.div_ceil(ranks), self.accumulate);
-        let takes = |what: &str| format!("; {what} take {} of host memory", Bytes(self.residual_bytes));
+        let all = self.accumulate;
+        let stages = self.bubble.map_or(1, |_| self.ranks.pipeline);
+        let most = all.div_ceil(ranks / stages);
+        let takes = |what: &str| match self.residual_bytes {
+            0 => String::new(),
+            bytes => format!("; {what} take {} of host memory", Bytes(bytes)),
+        };
         let [after, beside] = match self.ranks.exchange {
             ExchangeKind::Exact | ExchangeKind::Bf16 => [String::new(), takes("gradients under way")],
             // 4 bytes per number in the first steps, then one bit.
@@ -233,8 +238,14 @@ impl Plan {
             (Some(seconds), Some(speed)) => format!("{} at {}", duration(seconds), si(speed, "B/s")),
             _ => "whose time --link-between shows".to_owned(),
         };
+        let pipelines = match self.bubble {
+            Some(_) => format!(" in {} × {stages} stages", ranks / stages),
+            None => String::new(),
+        };
+        let idle =
+            self.bubble.map_or(String::new(), |bubble| format!(", idle {:.0} % of a step", 100.0 * bubble));
         let text = format!(
-            "{ranks}, each with at most {most} of {all} micro-batches; {sent} sent by each per step{after}, {time}{beside}"
+            "{ranks}{pipelines}, each with at most {most} of {all} micro-batches{idle}; {sent} sent by each per step{after}, {time}{beside}"
         );
         (ranks > 1).then_some(("ranks", text))
     }

@@ -10,6 +10,7 @@ use super::*;
 mod freeze;
 mod lora;
 mod on_host;
+mod pipeline;
 mod sharded;
 mod together;
 

@@ -15,7 +15,7 @@ pub(super) fn chosen(config: &Config, footprint: &Footprint, machine: &Machine) 
         Plan::with_count(&config, footprint, machine)
     };
     let alone = plan(1);
-    if config.train.recompute.is_none() {
+    if config.train.recompute.is_none() || config.ranks.pipeline > 1 && machine.ranks() > 1 {
         return alone;
     }
 

@@ -65,9 +65,9 @@ pub(crate) struct Job {
 
 pub(crate) type Summed = exchange::Result<Vec<Vec<f32>>>;
 
-struct Returned {
-    engine: ManuallyDrop<Box<dyn Metered>>,
-    outcome: exchange::Result<()>,
+pub(super) struct Returned {
+    pub(super) engine: ManuallyDrop<Box<dyn Metered>>,
+    pub(super) outcome: exchange::Result<()>,
 }
 
 impl Ranks {
@@ -131,13 +131,22 @@ impl Ranks {
     pub(crate) fn end_sums(&mut self, sums: BackgroundSums) -> anyhow::Result<()> {
         let begun = Instant::now();
         _ = sums.calls.send(Call::End);
-        let returned = sums.thread.join().unwrap_or_else(|panic| resume_unwind(panic));
-        let Returned { engine, outcome } = returned;
+        let stood = Duration::from_nanos(sums.stood.0.load(Relaxed));
+        self.take_back(sums.thread, (stood, begun)).context("summing gradients over the ranks")
+    }
+
+    /// `stood` was waited before `begun`.
+    pub(super) fn take_back(
+        &mut self,
+        thread: JoinHandle<Returned>,
+        (stood, begun): (Duration, Instant),
+    ) -> exchange::Result<()> {
+        let Returned { engine, outcome } = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
         let before = std::mem::replace(&mut self.costs, engine.costs());
         self.in_background += self.costs.time.saturating_sub(before.time);
-        self.waited += Duration::from_nanos(sums.stood.0.load(Relaxed)) + begun.elapsed();
+        self.waited += stood + begun.elapsed();
         *self.engine = Some(ManuallyDrop::into_inner(engine));
-        self.heard(outcome).context("summing gradients over the ranks")
+        self.heard(outcome)
     }
 }
 

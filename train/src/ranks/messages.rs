@@ -130,11 +130,13 @@ impl Ranks {
         if self.is_alone() {
             return Ok(own);
         }
-        let lengths = exchange::even(count, self.world());
+        let stages = self.stages();
+        let lengths = exchange::even(count, self.world() / stages);
+        let length = |rank: usize| if rank % stages + 1 == stages { lengths[rank / stages] } else { 0 };
         let mut all = vec![0.0; count];
-        let range = self.share(count).range();
-        all[range.start as usize..range.end as usize].copy_from_slice(&own);
-        let bytes: Vec<usize> = lengths.iter().map(|length| length * size_of::<f32>()).collect();
+        let begin = self.share(count).range().start as usize;
+        all[begin..begin + own.len()].copy_from_slice(&own);
+        let bytes: Vec<usize> = (0..self.world()).map(|rank| length(rank) * size_of::<f32>()).collect();
         let all_bytes = bytemuck::cast_slice_mut(&mut all);
         let gathered = exchange::all_gather(self.engine()?, all_bytes, &bytes);
         self.heard(gathered).context("gathering the losses")?;

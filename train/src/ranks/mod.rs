@@ -8,11 +8,13 @@
 mod background_sums;
 mod launch;
 mod messages;
+mod pipe;
 mod state_file;
 mod survival;
 
 pub(crate) use background_sums::{BackgroundSums, Gathers, Job, Summed};
 pub(crate) use launch::{RankArgs, launch};
+pub(crate) use pipe::{Pipe, Route};
 pub(crate) use state_file::{Kept, Pair, Pairs, SavedAt};
 pub(crate) use survival::Loss;
 
@@ -26,6 +28,7 @@ use exchange::{Alone, Costs, Counted, Engine, Share, Watchdog};
 use runs::BadInput;
 use runs::directory::RunDirectory;
 
+use crate::stages::refusal;
 use survival::FailedCall;
 
 /// Bytes that share a round, for each rank.
@@ -72,11 +75,13 @@ pub(crate) struct Spent {
     pub(crate) stood: Duration,
 }
 
-struct Host {
+struct Layout {
     /// Ranks on this host, and this one's index among them.
     local: (usize, usize),
     /// Ranks on each host, if all have equally many with consecutive numbers; else 1.
     of_each: usize,
+    /// Stages of each pipeline: rank `stages * n + s` has stage `s` of pipeline `n`.
+    stages: usize,
 }
 
 pub(crate) struct Ranks {
@@ -91,7 +96,7 @@ pub(crate) struct Ranks {
     /// Time of background calls, and of waits for them.
     in_background: Duration,
     waited: Duration,
-    host: Host,
+    layout: Layout,
     watchdog: Option<Watchdog>,
 }
 
@@ -111,7 +116,7 @@ impl Ranks {
             failed: None,
             in_background: Duration::ZERO,
             waited: Duration::ZERO,
-            host: Host { local, of_each: 1 },
+            layout: Layout { local, of_each: 1, stages: 1 },
             watchdog: None,
         }
     }
@@ -181,21 +186,21 @@ impl Ranks {
 
     /// Sums cross the network once per host if ranks know who shares one.
     fn find_hosts(&mut self) -> anyhow::Result<()> {
-        let (on_host, number) = self.host.local;
+        let (on_host, number) = self.layout.local;
         let is_in_turn = number == self.rank % on_host.max(1);
         let own = (if is_in_turn { on_host as u64 } else { 0 }).to_le_bytes();
         let all = self.gathered(&own)?;
         let are_alike = is_in_turn && all.iter().all(|theirs| *theirs == own);
-        self.host.of_each = if are_alike { on_host } else { 1 };
+        self.layout.of_each = if are_alike { on_host } else { 1 };
         Ok(())
     }
 
     pub(crate) fn exact(&self) -> exchange::Exact {
-        exchange::Exact::default().on_hosts_of(self.host.of_each)
+        exchange::Exact::default().on_hosts_of(self.layout.of_each)
     }
 
     pub(crate) fn local(&self) -> (usize, usize) {
-        self.host.local
+        self.layout.local
     }
 
     /// The directory that rank 0 finds.
@@ -250,8 +255,27 @@ impl Ranks {
         Ok(())
     }
 
+    /// Equal on all stages of a pipeline.
     pub(crate) fn share(&self, count: usize) -> Share {
-        Share { count: count as u64, world: self.world(), rank: self.rank() }
+        let stages = self.stages();
+        Share { count: count as u64, world: self.world() / stages, rank: self.rank() / stages }
+    }
+
+    pub(crate) fn divide(&mut self, stages: usize) -> anyhow::Result<()> {
+        self.layout.stages = if self.is_alone() { 1 } else { stages };
+        refusal(self.world(), stages).map_or(Ok(()), |refusal| Err(BadInput(refusal).into()))
+    }
+
+    pub(crate) fn stages(&self) -> usize {
+        self.layout.stages
+    }
+
+    pub(crate) fn stage(&self) -> usize {
+        self.rank() % self.stages()
+    }
+
+    pub(crate) fn of_same_stage(&self) -> Vec<usize> {
+        (self.stage()..self.world()).step_by(self.stages()).collect()
     }
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn first_state<I: Offloadable>(
         let gpt =
             runs::weights::load_part(&checkpoint.path, config, (factors, &held(config, ranks)), device)?;
         let gpt = gpt.with_frozen(&config.train.freeze);
-        let owners = Owners::new(config.memory.shard, &gpt, ranks);
+        let owners = Owners::new(config, &gpt, ranks);
         let (progress, mut optimizer) = restore(&checkpoint.path, config, device, owners)?;
         let restored = restore_exchange(&checkpoint.path, &progress, ranks, exchange)?;
         if let Restored::Moments(pairs) = restored {
@@ -59,7 +59,7 @@ pub(crate) fn first_state<I: Offloadable>(
     let gpt = gpt.with_frozen(&config.train.freeze);
 
     let mut optimizer = Optimizer::placed(config, device);
-    optimizer.owners = Owners::new(config.memory.shard, &gpt, ranks);
+    optimizer.owners = Owners::new(config, &gpt, ranks);
     Ok((optimizer.adopt(gpt, on_disk)?, optimizer, Progress::start(config.train.seed)))
 }
 

@@ -17,6 +17,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokenizer::Tokenizer;
 
+use super::pipeline::Measuring;
 use super::samples::{prompts, speaker};
 use super::session::Best;
 use super::strategy::{Events, Tape};
@@ -24,6 +25,7 @@ use super::{Learner, Session, Trainer};
 use crate::data::{MicroBatch, ValidationWindows, questions};
 use crate::optimizer::GatherSession;
 use crate::progress::Validation;
+use crate::ranks::Ranks;
 
 const TRIAL_BATCHES: usize = 2;
 
@@ -91,18 +93,18 @@ pub(crate) fn evaluate<B: Backend>(
     batches: usize,
 ) -> anyhow::Result<Evaluation> {
     let all = 0..windows.len().min(batches);
-    Evaluation::of(&measure(learner, windows, tokenizer, all, |_| {})?, windows)
+    Evaluation::of(&measure(|batch| learner.step(batch), windows, tokenizer, all, |_| {})?, windows)
 }
 
-fn measure<B: Backend>(
-    learner: &Learner<B>,
+fn measure(
+    mut pass: impl FnMut(MicroBatch) -> Validation,
     windows: &ValidationWindows,
     tokenizer: &Tokenizer,
     batches: Range<usize>,
     mut observe: impl FnMut(&Validation),
 ) -> anyhow::Result<Vec<Measured>> {
-    let step = |batch: MicroBatch| {
-        let validation = learner.step(batch);
+    let mut step = |batch: MicroBatch| {
+        let validation = pass(batch);
         match &validation.failure {
             Some(failure) => bail!("validation could not run: {failure}"),
             None => Ok(validation),
@@ -156,10 +158,16 @@ impl Evaluation {
 }
 
 /// Before step 1, so that its failures show early.
-pub(crate) fn trial<I: Offloadable>(model: &Learner<Tape<I>>, session: &Session) -> anyhow::Result<()> {
+pub(crate) fn trial<I: Offloadable>(
+    model: &Learner<Tape<I>>,
+    session: &Session,
+    is_whole: bool,
+) -> anyhow::Result<()> {
     let Session { config, data, validation, .. } = session;
     let inner = model.valid();
-    evaluate(&inner, validation, &data.tokenizer, TRIAL_BATCHES)?;
+    if is_whole {
+        evaluate(&inner, validation, &data.tokenizer, TRIAL_BATCHES)?;
+    }
     let speaker = speaker(&inner.gpt, data, &config.eval, config.train.seed);
     let words = prompts(&speaker, &config.eval).and_then(|_| {
         let asks = config.quiz() > 0;
@@ -168,6 +176,30 @@ pub(crate) fn trial<I: Offloadable>(model: &Learner<Tape<I>>, session: &Session)
     words
         .map_err(|error| BadInput(format!("the tokenizer cannot express what `eval` asks for: {error:#}")))?;
     Ok(())
+}
+
+pub(crate) fn trial_of_stages<I: Offloadable>(
+    model: &Learner<Tape<I>>,
+    session: &Session,
+    ranks: &mut Ranks,
+) -> anyhow::Result<()> {
+    let Session { data, validation, .. } = session;
+    let all = 0..validation.len().min(TRIAL_BATCHES);
+    let measured = measured_by_stages(&model.valid(), (validation, &data.tokenizer), all, |_| {}, ranks)?;
+    Evaluation::of(&measured, validation).map(drop)
+}
+
+fn measured_by_stages<B: Backend>(
+    model: &Learner<B>,
+    (windows, tokenizer): (&ValidationWindows, &Tokenizer),
+    batches: Range<usize>,
+    observe: impl FnMut(&Validation),
+    ranks: &mut Ranks,
+) -> anyhow::Result<Vec<Measured>> {
+    let mut stage = Measuring::begin(model, ranks)?;
+    let measured = measure(|batch| stage.step(batch), windows, tokenizer, batches, observe);
+    let measured = stage.end(measured, ranks);
+    ranks.joined(measured)
 }
 
 impl<I: Offloadable> Trainer<I> {
@@ -196,8 +228,12 @@ impl<I: Offloadable> Trainer<I> {
             events.process_valid(LearnerEvent::ProcessedItem(item));
         };
         let model = self.model.valid();
+        if self.ranks.stages() > 1 {
+            let texts = (&**validation, &data.tokenizer);
+            return measured_by_stages(&model, texts, own, show, &mut self.ranks);
+        }
         let Some(window) = self.optimizer.window.clone() else {
-            let measured = measure(&model, validation, &data.tokenizer, own, show);
+            let measured = measure(|batch| model.step(batch), validation, &data.tokenizer, own, show);
             return self.ranks.joined(measured);
         };
 
@@ -207,7 +243,7 @@ impl<I: Offloadable> Trainer<I> {
             passes.iter().filter_map(|count| Some(u64::from_le_bytes(count.as_slice().try_into().ok()?)));
         let most = passes.max().unwrap_or_default() as usize;
         let session = GatherSession::begin(Some(&window), &mut self.ranks)?;
-        let measured = measure(&model, validation, &data.tokenizer, own, show);
+        let measured = measure(|batch| model.step(batch), validation, &data.tokenizer, own, show);
         window.idle_until(most);
         let measured = session.end(measured, &mut self.ranks);
         self.ranks.joined(measured)

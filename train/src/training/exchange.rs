@@ -4,6 +4,7 @@ mod alone;
 mod exact;
 mod one_bit;
 mod periodic;
+mod pipeline;
 
 use std::path::Path;
 
@@ -28,6 +29,7 @@ use alone::Alone;
 use exact::{Exact, Wire};
 use one_bit::OneBit;
 use periodic::Periodic;
+use pipeline::Pipeline;
 
 pub(crate) enum Exchange {
     Alone(Alone),
@@ -35,6 +37,7 @@ pub(crate) enum Exchange {
     Exact(Exact),
     OneBit(OneBit),
     Periodic(Periodic),
+    Pipeline(Pipeline),
 }
 
 pub(crate) struct Pass<'a, I: Managed> {
@@ -59,6 +62,9 @@ impl Exchange {
         if ranks.is_alone() {
             return Self::Alone(Alone);
         }
+        if ranks.stages() > 1 {
+            return Self::Pipeline(Pipeline);
+        }
         match settings.exchange {
             ExchangeKind::Exact => Self::Exact(Exact::new(shard, Wire::F32(ranks.exact()))),
             ExchangeKind::Bf16 => Self::Exact(Exact::new(shard, Wire::Bf16)),
@@ -69,7 +75,7 @@ impl Exchange {
 
     /// An error for local steps, else a warning.
     pub(crate) fn check_shares(&self, micro_batches: usize, ranks: &Ranks) -> anyhow::Result<()> {
-        let world = ranks.world();
+        let world = ranks.share(micro_batches).world;
         if world <= micro_batches {
             return Ok(());
         }
@@ -91,7 +97,7 @@ impl Exchange {
     pub(crate) fn start<B: AutodiffBackend>(&mut self, gpt: &Gpt<B>) -> anyhow::Result<()> {
         match self {
             Self::Periodic(periodic) => periodic.start(gpt),
-            Self::Alone(_) | Self::Exact(_) | Self::OneBit(_) => Ok(()),
+            Self::Alone(_) | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline(_) => Ok(()),
         }
     }
 
@@ -103,10 +109,10 @@ impl Exchange {
     ) -> anyhow::Result<(GradientsParams, Report)> {
         let sums = matches!(self, Self::Exact(_) | Self::OneBit(_));
         let mut report = Report { step: data.step, ..Report::default() };
-        report.gradients_leave = host.is_some() || sums;
-
         let all = data.micro_batches.len();
         let (mut share, mut divisor) = (ranks.share(all), data.counted());
+        let sums = sums || matches!(self, Self::Pipeline(_)) && share.world > 1;
+        report.gradients_leave = host.is_some() || sums;
         let (first, end) = (share.range().start, share.range().end);
         let own = &data.micro_batches[first as usize..end as usize];
         if matches!(self, Self::Periodic(_)) {
@@ -118,7 +124,12 @@ impl Exchange {
         if let (Some(window), Some(reduce)) = (window, &mut sum.reduce) {
             reduce.gather_for(window);
         }
-        let losses = learner.own_losses(data.step, (first, own), divisor, &mut sum);
+        let losses = match self {
+            Self::Pipeline(_) => {
+                Pipeline::losses(learner, data.step, (first, own), divisor, &mut sum, ranks)?
+            }
+            _ => learner.own_losses(data.step, (first, own), divisor, &mut sum),
+        };
         let part = (divisor / data.counted()) as f32;
         let numbers = self.finish_sums(learner, losses, (part, all), &mut sum, ranks);
 
@@ -141,9 +152,10 @@ impl Exchange {
         let sums = match self {
             Self::Exact(exact) => ranks.begin_sums(exact.begin())?,
             Self::OneBit(one_bit) => ranks.begin_sums(one_bit.begin(step))?,
-            Self::Alone(_) | Self::Periodic(_) => return Ok(()),
+            Self::Alone(_) | Self::Periodic(_) | Self::Pipeline(_) => return Ok(()),
         };
-        let order = ReduceOrder::of_pass(&learner.gpt, learner.pass.recompute, ranks.world());
+        let in_turn = learner.gpt.learning();
+        let order = ReduceOrder::of_pass(in_turn, learner.pass.recompute, ranks.world());
         sum.reduce = Some(OverlappedReduce::begin(sums, order));
         Ok(())
     }
@@ -163,6 +175,7 @@ impl Exchange {
             Self::Exact(exact) => exact.numbers(learner, losses, sum, ranks),
             Self::OneBit(_) => exact::numbers(learner, losses, sum, false, ranks),
             Self::Periodic(_) => Periodic::numbers(learner, losses, (part, count), sum, ranks),
+            Self::Pipeline(_) => Pipeline::numbers(learner, losses, sum, ranks),
         }
     }
 
@@ -193,7 +206,7 @@ impl Exchange {
     fn equal_every(&self) -> u64 {
         match self {
             Self::Periodic(periodic) => periodic.local_steps(),
-            Self::Alone(_) | Self::Exact(_) | Self::OneBit(_) => 1,
+            Self::Alone(_) | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline(_) => 1,
         }
     }
 
@@ -221,7 +234,7 @@ impl Exchange {
         match self {
             Self::Alone(_) => Ok(own),
             Self::Exact(exact) if !exact.is_sharded() => Ok(own),
-            Self::Exact(_) | Self::OneBit(_) | Self::Periodic(_) => {
+            Self::Exact(_) | Self::OneBit(_) | Self::Periodic(_) | Self::Pipeline(_) => {
                 Ok(ranks.led(|| Ok(vec![u8::from(own)]))? == [1])
             }
         }
@@ -249,7 +262,7 @@ impl Exchange {
         ranks: &Ranks,
     ) -> anyhow::Result<()> {
         match self {
-            Self::Alone(_) | Self::Exact(_) => Ok(()),
+            Self::Alone(_) | Self::Exact(_) | Self::Pipeline(_) => Ok(()),
             Self::OneBit(one_bit) => one_bit.save_state(run, at, ranks),
             Self::Periodic(periodic) => periodic.save_state(run, at, moments, ranks),
         }
@@ -263,7 +276,7 @@ impl Exchange {
         ranks: &mut Ranks,
     ) -> anyhow::Result<Restored> {
         match self {
-            Self::Alone(_) | Self::Exact(_) => Ok(Restored::All),
+            Self::Alone(_) | Self::Exact(_) | Self::Pipeline(_) => Ok(Restored::All),
             Self::OneBit(one_bit) => one_bit.restore_state(run, at, ranks),
             Self::Periodic(periodic) => periodic.restore_state(run, at, ranks),
         }

@@ -33,15 +33,15 @@ pub(super) use sum::Sum;
 /// gradients are then missing without an error (Burn's issue 5573).
 static TAPE: Mutex<()> = Mutex::new(());
 
-struct TapeLock(Option<MutexGuard<'static, ()>>);
+pub(super) struct TapeLock(Option<MutexGuard<'static, ()>>);
 
 impl TapeLock {
-    fn hold() -> Self {
+    pub(super) fn hold() -> Self {
         Self(Some(TAPE.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
     /// `work` may wait for another thread's tape.
-    fn without(&mut self, work: impl FnOnce()) {
+    pub(super) fn without(&mut self, work: impl FnOnce()) {
         self.0 = None;
         work();
         *self = Self::hold();

@@ -9,6 +9,7 @@ mod frozen;
 mod gradients;
 mod learner;
 mod metrics;
+mod pipeline;
 mod samples;
 mod saving;
 mod session;
@@ -18,6 +19,8 @@ mod sharded;
 #[cfg(test)]
 mod sharded_weights;
 mod snapshot;
+#[cfg(test)]
+mod staged;
 mod strategy;
 #[cfg(test)]
 mod together;
@@ -30,7 +33,7 @@ mod whole_and_by_rows;
 
 pub(crate) use self::exchange::Exchange;
 pub(crate) use beginning::{computes_nothing, first_state};
-pub(crate) use evaluation::{evaluate, trial};
+pub(crate) use evaluation::{evaluate, trial, trial_of_stages};
 pub(crate) use learner::Learner;
 pub(crate) use metrics::Peaks;
 pub(crate) use samples::{QuizScore, most_passes, quiz};

@@ -74,7 +74,7 @@ impl<'r> ShardGather<'r> {
                 shape: owned.shape.to_vec(),
             };
             let completes = optimizer.host.as_ref().is_some_and(|host| host.completes(name));
-            if owned.gathered.is_some() || completes && has_state {
+            if owned.is_alone || completes && has_state {
                 remote.push(of(name.clone(), What::Masters));
             }
             if !has_state {

@@ -48,7 +48,7 @@ impl<'r> Training<'r> {
         ranks: &'r mut Ranks,
         optimizer: impl FnOnce(Owners) -> Optimizer<Device>,
     ) -> Self {
-        let owners = Owners::new(config.memory.shard, &gpt, ranks);
+        let owners = Owners::new(config, &gpt, ranks);
         let mut optimizer = optimizer(owners);
         let (memory, on_disk) = match &config.memory.disk {
             Some(folder) => {
@@ -78,6 +78,7 @@ impl<'r> Training<'r> {
     }
 
     pub(super) fn new(config: &Config, ranks: &'r mut Ranks) -> Self {
+        ranks.divide(config.ranks.pipeline).expect("a multiple");
         let gpt = Gpt::new_part(&config.model, 3, &FlexDevice, &held(config, ranks)).expect("valid");
         let gpt = gpt.with_frozen(&config.train.freeze);
         Self::begin(config, gpt, ranks, |owners| {
@@ -88,6 +89,7 @@ impl<'r> Training<'r> {
     }
 
     fn resume(folder: &Path, config: &Config, ranks: &'r mut Ranks) -> Self {
+        ranks.divide(config.ranks.pipeline).expect("a multiple");
         let holds = (Factors::Wide, &held(config, ranks) as Holds<'_>);
         let gpt = runs::weights::load_part(folder, config, holds, &FlexDevice).expect("it was saved");
         let gpt = gpt.with_frozen(&config.train.freeze);
@@ -96,12 +98,19 @@ impl<'r> Training<'r> {
         })
     }
 
-    fn data(&self, step: u64) -> StepData {
+    pub(super) fn spoil_head(&mut self) {
+        let host = self.optimizer.host.as_mut().expect("it is on the host");
+        let norm = self.learner.gpt.final_norm.weight.as_ref().expect("a scale").id;
+        let short = Tensor::<Device, 1>::ones([3], &FlexDevice);
+        host.arrive(norm, short, DType::F32, false).expect("it can be read");
+    }
+
+    pub(super) fn data(&self, step: u64) -> StepData {
         let count = self.config.train.accumulate as u64;
         StepData { step, micro_batches: (0..count).map(|n| micro_batch(step, n)).collect() }
     }
 
-    fn gradients(&mut self, data: &StepData) -> anyhow::Result<(GradientsParams, Report)> {
+    pub(super) fn gradients(&mut self, data: &StepData) -> anyhow::Result<(GradientsParams, Report)> {
         let Self { learner, optimizer, ranks, exchange, .. } = self;
         let Optimizer { host, owners, passes, window, .. } = optimizer;
         let (host, passes, window) = (host.as_mut(), passes.clone(), window.clone());

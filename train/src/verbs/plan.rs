@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use backend_offload::Offloadable;
 use models::Footprint;
+use runs::BadInput;
 use runs::config::{Config, Together};
 use runs::device::{self, DeviceChoice, Place, Setup, Work};
 use runs::directory::DEFAULT;
@@ -91,6 +92,10 @@ fn show(config: &Config, machine: &Machine, replay: bool, json: bool) -> anyhow:
     let footprint = Footprint::of(&config.model)?;
     let config = placed(config, &footprint, machine);
     let mut plan = Plan::new(&config, &footprint, machine).over(epoch(&config)?);
+    if replay && plan.bubble.is_some() {
+        let text = "--replay replays a whole network, and `ranks.pipeline` divides it; leave out --replay";
+        return Err(BadInput(text.to_owned()).into());
+    }
     if replay {
         let mut rehearsed = config.clone();
         rehearsed.train.together = Together::Count(plan.together);

@@ -54,6 +54,8 @@ mod one_bit;
 #[cfg(target_os = "linux")]
 mod periodic;
 #[cfg(target_os = "linux")]
+mod pipeline;
+#[cfg(target_os = "linux")]
 mod ranks;
 #[cfg(unix)]
 mod resume;

@@ -8,7 +8,7 @@ use crate::error::{Call, Error, Result};
 use super::Mpi;
 use super::transfer::{GRACE, NAP, Phase};
 
-/// MPI's tag of messages with tag 0, above those of collective calls.
+/// Above the tags of collective calls.
 const FIRST_TAG: i32 = 16;
 
 pub(super) struct Transfer {
@@ -17,7 +17,6 @@ pub(super) struct Transfer {
     phase: Phase,
 }
 
-/// Messages under way.
 #[derive(Default)]
 pub(super) struct Messages {
     leaving: Vec<Transfer>,
@@ -113,7 +112,7 @@ impl Mpi {
         if self.broken { Err(Error::Broken { call: Call::Message }) } else { Ok(()) }
     }
 
-    /// Waits for messages that peers have received. Memory of others is never freed.
+    /// Memory of messages that no peer takes is never freed.
     pub(super) fn end_messages(&mut self) {
         let begun = Instant::now();
         while !self.broken && !self.messages.leaving.is_empty() && begun.elapsed() < GRACE {

@@ -113,7 +113,6 @@ impl Shared {
         }
     }
 
-    /// Removes an arrived message from `expected`.
     pub(super) fn message(
         &self,
         to: usize,

@@ -19,6 +19,8 @@ pub struct RanksSection {
     pub outer_rate: f64,
     /// Nesterov momentum of the outer step (`rarely`).
     pub outer_momentum: f64,
+    /// Stages of consecutive blocks that processes divide the network into; their number must be a multiple.
+    pub pipeline: usize,
 }
 
 /// How ranks sum gradients.
@@ -52,6 +54,7 @@ impl Default for RanksSection {
             local_steps: 50,
             outer_rate: 0.7,
             outer_momentum: 0.9,
+            pipeline: 1,
         }
     }
 }

@@ -12,7 +12,7 @@ use burn::tensor::{
 };
 use exchange::neighbours;
 use host_optim::{Code, tile_bytes, tile_tensors};
-use models::{Gpt, OnDemand, ParameterInfo};
+use models::{Gpt, OnDemand};
 
 use super::super::gather::by_owner;
 use super::super::streamed::{Crossing, Waited, on_demand, placeholder};
@@ -58,9 +58,10 @@ impl Matrix {
         every: usize,
     ) -> Vec<Vec<Self>> {
         let mut segments = Vec::<Vec<Self>>::new();
-        for (id, ParameterInfo { name, .. }) in gpt.learning() {
-            let Some(owned) = owners.get(&name) else { continue };
-            let Some(block) = owned.gathered else { continue };
+        for (id, parameter) in gpt.learning() {
+            let (block, name) = (parameter.block(), parameter.name);
+            let Some(owned) = owners.get(&name).filter(|owned| owned.is_alone) else { continue };
+            let Some(block) = block else { continue };
             let segment = block / every;
             segments.resize(segments.len().max(segment + 1), Vec::new());
             let (owner, shape, form) = (owned.rank, owned.shape.clone(), Form::new(host, &name));

@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use backend_offload::Managed;
 use burn::backend::Autodiff;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::backend::{Backend, BackendTypes};
+use burn::tensor::backend::BackendTypes;
 use burn::tensor::{Shape, Tensor};
 use exchange::{Pairwise, neighbours};
 use models::{Gpt, ParameterInfo, Part};
@@ -52,9 +52,12 @@ type Land<I> = fn(&mut Sum<'_, I>, ParamId, Vec<f32>, Shape, &<I as BackendTypes
 
 impl ReduceOrder {
     /// With recomputed segments: the head, segments from last to first, embeddings with the first. Otherwise the
-    /// model's order.
-    pub(crate) fn of_pass<B: Backend>(gpt: &Gpt<B>, every: Option<usize>, world: usize) -> Self {
-        let mut in_turn = gpt.learning();
+    /// model's order, which `in_turn` has.
+    pub(crate) fn of_pass(
+        mut in_turn: Vec<(ParamId, ParameterInfo)>,
+        every: Option<usize>,
+        world: usize,
+    ) -> Self {
         let places = in_turn.iter().map(|(id, _)| *id).zip(0..).collect();
         let elements = |parameter: &ParameterInfo| parameter.elements() as usize;
         let mut window = in_turn.iter().map(|(_, parameter)| elements(parameter)).max().unwrap_or_default();
@@ -141,7 +144,7 @@ impl<I: Managed> Sum<'_, I> {
         let range = self.share.range();
         let bytes = (size_of::<f32>() * len * self.share.held(range.end - range.start)) as u64;
         self.held.add(bytes);
-        let owner = self.owners.owner(id);
+        let owner = self.owners.receiver(id);
         let returns = owner.is_none_or(|owner| owner == self.share.rank);
         let reduce = self.reduce.as_mut().expect("it was there before");
         let (place, ends_bucket) = (reduce.order.places[&id], reduce.order.ends[reduce.next]);

@@ -100,6 +100,11 @@ impl<'a, I: Managed> Sum<'a, I> {
         self.group.named = named;
     }
 
+    /// A micro-batch that passes alone.
+    pub(crate) fn begin_micro_batch(&mut self, place: u64, named: Option<Arc<[u32]>>) {
+        (self.group.before, self.group.named) = (place, vec![named]);
+    }
+
     pub(crate) fn keeps(&mut self, bytes: u64) {
         self.group.kept_inputs = self.group.kept_inputs.max(bytes);
     }

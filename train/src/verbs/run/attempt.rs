@@ -26,7 +26,7 @@ use crate::optimizer::{GatherSession, Optimizer};
 use crate::parameters::learning;
 use crate::plan::{self, Plan};
 use crate::ranks::Ranks;
-use crate::summary::{self, Summary};
+use crate::summary::{self, Summary, weights_digest};
 use crate::training::{
     self, Display, Exchange, Failed, Learner, Outcome, Progress, Session, Speed, Tape, Trainer, Wear,
     first_state,
@@ -98,6 +98,7 @@ impl Part<'_> {
         let (args, directory, planned, stop) = (self.args, &self.directory, &self.planned, &self.stop);
         let (run, mut config) = (directory.path.clone(), directory.config.clone());
         let footprint = Footprint::of(&config.model)?;
+        ranks.divide(config.ranks.pipeline)?;
         let mut exchange = Exchange::choose(&config.ranks, config.memory.shard.has_owners(), ranks);
         exchange.check_shares(config.train.accumulate, ranks)?;
         let checkpoint = directory.from.as_ref();
@@ -171,11 +172,15 @@ impl Part<'_> {
         let window = optimizer.window.as_ref();
         if window.is_some() {
             let gathering = GatherSession::begin(window, ranks)?;
-            gathering.end(training::trial::<I>(&learner, &session), ranks)?;
+            gathering.end(training::trial::<I>(&learner, &session, true), ranks)?;
+        }
+        let is_whole = ranks.stages() == 1;
+        if !is_whole {
+            training::trial_of_stages::<I>(&learner, &session, ranks)?;
         }
         ranks.led(|| {
             if window.is_none() {
-                training::trial::<I>(&learner, &session)?;
+                training::trial::<I>(&learner, &session, is_whole)?;
             }
             // The run can now be resumed.
             lock = start.take().map(|start| start.commit(&session.config)).transpose()?;
@@ -198,7 +203,9 @@ impl Part<'_> {
     ) -> anyhow::Result<()> {
         let stats = stats::<I>(device);
         let gathering = GatherSession::begin(outcome.window.as_ref(), &mut outcome.ranks)?;
-        let summary = Summary::new(outcome, place, &stats.since(&self.surveyed));
+        let digest = weights_digest(&outcome.learner, &outcome.session.config, &mut outcome.ranks);
+        let summary =
+            digest.and_then(|digest| Summary::new(outcome, place, digest, &stats.since(&self.surveyed)));
         let mut summary = gathering.end(summary, &mut outcome.ranks)?;
         let (step, wear) = (outcome.session.progress.step, outcome.session.wear);
         let written = wear.written(stats.bytes_to_disk);

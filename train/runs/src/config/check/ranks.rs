@@ -1,7 +1,7 @@
 //! Settings incompatible with an exchange between ranks.
 
 use super::Refusals;
-use crate::config::{Config, ExchangeKind, PlacementKind, ShardKind};
+use crate::config::{Config, DataSource, ExchangeKind, PlacementKind, ShardKind, Together};
 
 impl Refusals {
     pub(super) fn ranks(&mut self, config: &Config) {
@@ -15,11 +15,61 @@ impl Refusals {
                         former to \"states\"";
             self.add(&["memory.shard", "train.freeze"], text.to_owned());
         }
+        self.pipeline(config);
         match config.ranks.exchange {
             ExchangeKind::Exact | ExchangeKind::Bf16 => {}
             ExchangeKind::OneBit => self.one_bit(config),
             ExchangeKind::Rarely => self.rarely(config),
         }
+    }
+
+    fn pipeline(&mut self, Config { ranks, memory, train, eval, data, model, .. }: &Config) {
+        let stages = ranks.pipeline;
+        self.unless(stages > 0, "ranks.pipeline", stages, "at least 1");
+        if stages <= 1 {
+            return;
+        }
+        let mut refuse = |is_refused: bool, key: &'static str, why: &str| {
+            if is_refused {
+                let text = format!("`ranks.pipeline` = {stages} {why}, or the former to 1");
+                self.add(&["ranks.pipeline", key], text);
+            }
+        };
+        refuse(
+            train.recompute.is_none(),
+            "train.recompute",
+            "divides segments of recomputed blocks, and `train.recompute` = null makes none; set that to 1",
+        );
+        let segments = model.n_layer.div_ceil(train.recompute.unwrap_or(1).max(1));
+        let too_few =
+            format!("needs a segment for each stage, and `train.recompute` makes {segments}; set that to 1");
+        refuse(segments < stages, "train.recompute", &too_few);
+        refuse(
+            ranks.exchange != ExchangeKind::Exact,
+            "ranks.exchange",
+            "sums gradients exactly; set `ranks.exchange` to \"exact\"",
+        );
+        refuse(
+            memory.shard.has_owners(),
+            "memory.shard",
+            "already divides weights and states by stages; set `memory.shard` to false",
+        );
+        refuse(
+            matches!(train.together, Together::Count(count) if count > 1),
+            "train.together",
+            "passes micro-batches one by one; set `train.together` to \"auto\"",
+        );
+        refuse(train.lora.is_some(), "train.lora", "trains whole stages; leave out `train.lora`");
+        refuse(!train.freeze.is_empty(), "train.freeze", "trains whole stages; set `train.freeze` to []");
+        let samples =
+            "leaves no rank all weights to speak with; `train sample` speaks with a checkpoint; set";
+        for (key, asks) in
+            [("eval.prompts", !eval.prompts.is_empty()), ("eval.questions", !eval.questions.is_empty())]
+        {
+            refuse(asks, key, &format!("{samples} `{key}` to []"));
+        }
+        let asks = data.source == DataSource::Dialogues && eval.quiz > 0;
+        refuse(asks, "eval.quiz", &format!("{samples} `eval.quiz` to 0"));
     }
 
     fn rarely(&mut self, Config { ranks, memory, .. }: &Config) {

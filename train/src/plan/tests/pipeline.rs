@@ -1,0 +1,51 @@
+//! Plans of a pipeline's largest stage.
+
+use super::*;
+
+#[test]
+fn a_pipeline_plans_its_largest_stage_its_messages_and_its_idle_turns() {
+    let eight = Machine { other_ranks: 7, network_bytes_per_second: Some(1.25e9), ..card(8 * GIB) };
+    let settings = ["train.recompute=1", "train.accumulate=8", "train.together=1", "train.steps=100"];
+    let [whole, staged] = ["1", "4"].map(|stages| {
+        let stages = format!("ranks.pipeline={stages}");
+        plan("gpt-1.5b", &[&settings[..], &[&stages]].concat(), &eight)
+    });
+
+    assert_eq!((whole.bubble, staged.bubble), (None, Some(3.0 / 7.0)));
+    let weights = |plan: &Plan| {
+        let held = plan.held.iter().filter(|held| held.what.starts_with("weights"));
+        held.map(|held| held.bytes).sum::<u64>()
+    };
+    let [all, own] = [&whole, &staged].map(weights);
+    assert!(own > all / 4 && own < all / 3, "a quarter of the blocks, and a table: {own} of {all}");
+    assert_eq!(staged.checkpoint_bytes, whole.checkpoint_bytes);
+    assert_eq!(staged.flops_per_step.to_bits(), whole.flops_per_step.to_bits());
+
+    // A quarter of the blocks passes four micro-batches in seven turns.
+    let [alone, stage] = [&whole, &staged].map(|plan| plan.compute_seconds.expect("a speed"));
+    assert!((stage / alone - 4.0 / 4.0 * 7.0 / 4.0).abs() < 1e-9, "{stage} {alone}");
+    let text = staged.to_string();
+    assert!(
+        text.contains("8 in 2 × 4 stages, each with at most 4 of 8 micro-batches, idle 43 % of a step"),
+        "{text}"
+    );
+
+    let two = Machine { other_ranks: 1, ..eight };
+    let sent = |set: &[&str]| {
+        let set = [&settings[..], &["ranks.pipeline=2"], set].concat();
+        plan("gpt-124m", &set, &two).bytes_sent_per_step
+    };
+    let config = Config::load("gpt-124m", &[]).expect("a preset");
+    let stream = 4 * (config.train.micro_batch * config.sequence() * config.model.n_embd) as u64;
+    assert_eq!(sent(&["model.tie_word_embeddings=false"]), 8 * stream);
+    assert_eq!(sent(&["model.tie_word_embeddings=true"]), 2 * 8 * stream);
+}
+
+#[test]
+fn one_process_plans_no_stages() {
+    let settings = ["train.recompute=1", "ranks.pipeline=4"];
+    let staged = plan("gpt-124m", &settings, &card(8 * GIB));
+    let mut whole = plan("gpt-124m", &settings[..1], &card(8 * GIB));
+    whole.ranks.pipeline = 4;
+    assert_eq!(staged, whole);
+}

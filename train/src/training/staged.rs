@@ -1,0 +1,146 @@
+//! Ranks that hold a stage each have the bits of one process.
+
+use burn::module::AutodiffModule;
+use burn_train::InferenceStep;
+
+use super::pipeline::Measuring;
+use super::sharded::{Training, trained};
+use super::whole_and_by_rows::{config, micro_batch};
+use crate::ranks::tests::on_each;
+
+const TWO: [&str; 3] = ["ranks.pipeline=2", "model.n_layer=4", "train.recompute=1"];
+const FOUR: &str = "ranks.pipeline=4";
+const TIED: &str = "model.tie_word_embeddings=true";
+
+#[test]
+fn stages_on_ranks_have_the_bits_of_one_process() {
+    let cases: [&[&str]; 10] = [
+        &["train.accumulate=4", "memory.optimizer=device", TIED],
+        &["train.accumulate=5", "train.grad_clip=null"],
+        &["train.accumulate=4", "train.optimizer=muon", "memory.optimizer=device"],
+        &["train.accumulate=3", "train.optimizer=sgd", TIED, "memory.optimizer_state=bf16"],
+        &[
+            "train.accumulate=4",
+            "model.compute=bf16",
+            "memory.optimizer_state=compact",
+            "model.embd_pdrop=0.1",
+        ],
+        &["train.accumulate=6", "memory.stream=int8", "memory.gradients=int8", "memory.activations=int8"],
+        &["train.accumulate=1", "memory.optimizer=device", "model.resid_pdrop=0.2", TIED],
+        &["train.accumulate=4", "train.optimizer=muon", "memory.device_blocks=1", TIED],
+        &["train.accumulate=7", "memory.activations=int8", "train.z_loss=1e-3", TIED, "model.compute=bf16"],
+        &["train.accumulate=4", "memory.stream=fp8", "model.compute=bf16", "memory.device_blocks=2"],
+    ];
+    for &settings in &cases[..suite::size().pick(2, 5, 10)] {
+        let staged = [&TWO[..], settings].concat();
+        let one = trained(&staged, [1, 1], &[]);
+        for (worlds, later) in [([1, 2], &[][..]), ([2, 1], &[]), ([2, 4], &[FOUR])] {
+            let several = trained(&staged, worlds, later);
+            let (before, after) = several.steps.split_at(worlds[0]);
+            assert!(before.iter().all(|bits| *bits == one.steps[0]), "{settings:?} on {worlds:?}");
+            assert!(after.iter().all(|bits| *bits == one.steps[1]), "{settings:?} resumed on {worlds:?}");
+            assert!(several.saved == one.saved, "{settings:?}: other files on {worlds:?}");
+        }
+    }
+}
+
+#[test]
+fn pipelines_beside_each_other_have_the_bits_of_one_process() {
+    let cases: [&[&str]; 4] = [
+        &["train.accumulate=4", "memory.optimizer=device", TIED],
+        &["train.accumulate=6", "train.optimizer=sgd"],
+        &["train.accumulate=3", "train.optimizer=muon", "model.compute=bf16", TIED],
+        &["train.accumulate=8", "memory.gradients=int8", "memory.optimizer_state=bf16"],
+    ];
+    for &settings in &cases[..suite::size().pick(1, 2, 4)] {
+        let staged = [&TWO[..], settings].concat();
+        let one = trained(&staged, [1, 1], &[]);
+        let several = trained(&staged, [4, 6], &[]);
+        assert!(several.steps[..4].iter().all(|bits| *bits == one.steps[0]), "{settings:?}");
+        assert!(several.steps[4..].iter().all(|bits| *bits == one.steps[1]), "{settings:?}");
+        assert!(several.saved == one.saved, "{settings:?}: other files");
+    }
+}
+
+#[test]
+fn a_checkpoint_of_stages_resumes_in_every_mode_and_from_each() {
+    let settings = [&TWO[..], &["train.accumulate=4", TIED]].concat();
+    let expected = trained(&settings, [2, 2], &[]);
+    let whole = "ranks.pipeline=1";
+    let modes: [&[&str]; 3] = [&[whole], &[whole, "memory.shard=states"], &[whole, "memory.shard=weights"]];
+    for mode in modes {
+        let there = trained(&settings, [2, 4], mode);
+        assert!(there.saved == expected.saved, "{mode:?}");
+        let from = [&settings[..], mode].concat();
+        let back = trained(&from, [3, 2], &["ranks.pipeline=2", "memory.shard=false"]);
+        assert!(back.saved == expected.saved, "{mode:?}");
+    }
+}
+
+#[test]
+fn a_rank_holds_the_weights_and_states_of_its_stage_alone() {
+    let block = 4 * 24 * 24 + 3 * 24 * 40 + 2 * 24;
+    let table = 264 * 24;
+    for (tied, expected) in [
+        (TIED, [2 * block, 2 * block + 24 + table]),
+        ("model.tie_word_embeddings=false", [2 * block + table, 2 * block + 24 + table]),
+    ] {
+        let config = config(&[&TWO[..], &["train.accumulate=4", tied]].concat());
+        let each = on_each(2, |ranks| {
+            let (training, _) = Training::new(&config, ranks).steps(1..3);
+            let owners = &training.optimizer.owners;
+            let learning = training.learner.gpt.learning();
+            let own = learning.iter().filter(|(_, parameter)| owners.has(&parameter.name));
+            let elements: u64 = own.map(|(_, parameter)| parameter.elements()).sum();
+            (elements, training.optimizer.host_bytes())
+        });
+        for ((elements, host), expected) in each.into_iter().zip(expected) {
+            // Masters and two moments in f32.
+            assert_eq!([elements, host], [expected, 12 * expected], "{tied}");
+        }
+    }
+}
+
+#[test]
+fn stages_measure_the_loss_of_one_process() {
+    for tied in [TIED, "model.tie_word_embeddings=false"] {
+        let config = config(&[&TWO[..], &["train.accumulate=4", tied]].concat());
+        let measured = |world| {
+            on_each(world, |ranks| {
+                let (training, _) = Training::new(&config, ranks).steps(1..2);
+                let model = training.learner.valid();
+                let batches = (0..3).map(|n| micro_batch(1000, n));
+                if world == 1 {
+                    return batches.map(|batch| model.step(batch).sum.to_bits()).collect::<Vec<_>>();
+                }
+                let mut stage = Measuring::begin(&model, training.ranks).expect("an engine");
+                let sums = batches.map(|batch| stage.step(batch).sum.to_bits()).collect();
+                stage.end(Ok(sums), training.ranks).expect("no failure")
+            })
+        };
+        let (one, two) = (measured(1), measured(2));
+        assert_eq!(two, [Vec::new(), one[0].clone()]);
+    }
+}
+
+#[test]
+fn ranks_that_form_no_whole_pipelines_are_refused() {
+    for outcome in on_each(3, |ranks| ranks.divide(2)) {
+        let said = outcome.expect_err("three are no multiple of two").to_string();
+        assert!(said.contains("3 ranks") && said.contains("multiple of 2 with --ranks"), "{said}");
+    }
+}
+
+#[test]
+fn a_stage_that_cannot_pass_ends_the_step_of_all() {
+    let config = config(&[&TWO[..], &["train.accumulate=4"]].concat());
+    let told = on_each(2, |ranks| {
+        let mut training = Training::new(&config, ranks);
+        if training.ranks.rank() == 1 {
+            training.spoil_head();
+        }
+        training.gradients(&training.data(1)).expect_err("no rank can go on").to_string()
+    });
+    assert!(told[0].contains("another rank could not compute"), "{told:?}");
+    assert!(told[1].contains("the gradient has 3 elements"), "{told:?}");
+}

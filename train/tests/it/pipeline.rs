@@ -1,0 +1,98 @@
+//! Processes that hold a stage of the network each, from a user's point of view.
+
+use serde_json::Value;
+
+use crate::program::{assert_success, json, stderr};
+use crate::ranks::{SHARED, has_mpi};
+use crate::tiny::{TIGHT, Tiny, bits};
+
+const STAGES: [&str; 4] = ["ranks.pipeline=2", "train.recompute=1", "model.n_layer=4", "eval.questions=[]"];
+
+fn number(record: &Value, key: &str) -> u64 {
+    record[key].as_u64().unwrap_or_else(|| panic!("{key} of {record}"))
+}
+
+#[test]
+fn stages_evaluate_save_and_resume_as_one_process() {
+    if !has_mpi() {
+        return;
+    }
+
+    let tiny = Tiny::new();
+    let tied = "model.tie_word_embeddings=true";
+    let cases: [&[&str]; 4] = [
+        &["memory.optimizer=device", TIGHT, "train.optimizer=adamw", tied],
+        &["memory.optimizer=host", "memory.optimizer_state=bf16", "model.compute=bf16"],
+        &["train.optimizer=muon", "model.resid_pdrop=0.1", TIGHT],
+        &["memory.optimizer=host", "train.optimizer=sgd", "model.longest_match=true", tied],
+    ];
+    let looks = ["eval.every=2", "eval.sequences=3"];
+    let keys = ["step", "loss", "bits_per_byte", "sequences"];
+    let seen = |run: &str| -> Vec<String> {
+        let numbers = |record: &Value| keys.map(|key| record[key].to_string()).join(" ");
+        tiny.records(run, "eval").iter().map(numbers).collect()
+    };
+
+    for (n, more) in cases[..suite::size().pick(1, 2, 4)].iter().enumerate() {
+        let settings = [&SHARED[..], &STAGES, &looks, more].concat();
+        let (whole, run) = (format!("whole-{n}"), format!("run-{n}"));
+        let one = tiny.run(&whole, &[&settings[..], &["train.steps=6"]].concat());
+        tiny.run_on("2", &run, &[&settings[..], &["train.steps=2", "checkpoint.every=1"]].concat());
+        tiny.resume_on("4", &run, &["train.steps=3"]);
+        tiny.resume_on("2", &run, &["train.steps=4", "ranks.pipeline=1", "memory.shard=weights"]);
+        tiny.resume_on("4", &run, &["train.steps=5", "ranks.pipeline=4", "memory.shard=false"]);
+        let again = tiny.resume(&run, &["train.steps=6"]);
+        assert_eq!(bits(&again), bits(&one), "{more:?}");
+        let (expected, found) = (seen(&whole), seen(&run));
+        assert!(expected.iter().all(|line| found.contains(line)), "{more:?}: {found:?} for {expected:?}");
+    }
+}
+
+#[test]
+fn stages_take_a_part_of_the_memory_and_send_what_the_plan_says() {
+    if !has_mpi() {
+        return;
+    }
+
+    let tiny = Tiny::new();
+    let settings = [&SHARED[..], &STAGES, &["model.n_layer=8", "memory.optimizer=device"]].concat();
+    let one = tiny.run("one", &settings);
+    let output = tiny.attempt_on("2", "two", &settings);
+    assert_success(&output);
+    let two = json(&output);
+    assert_eq!(bits(&two), bits(&one));
+    let [whole, stage] = [&one, &two].map(|summary| number(summary, "peak_device_bytes"));
+    assert!(5 * stage < 4 * whole, "{stage} of {whole}");
+
+    let plan = tiny.planned_on_two(&settings);
+    assert_eq!(number(&plan, "bytes_sent_per_step"), 4 * 32 * 128 * 4);
+    assert!((plan["bubble"].as_f64().expect("a share") - 0.2).abs() < 1e-9, "{plan}");
+    let planned = 2 * number(&plan, "bytes_sent_per_step");
+    let steps = ["two", "two/ranks/1"].map(|run| tiny.records(run, "step"));
+    for (one, other) in steps[0].iter().zip(&steps[1]) {
+        let sent: u64 = [one, other].map(|step| number(step, "ranks_sent")).iter().sum();
+        assert!((planned..planned + 2048).contains(&sent), "{sent} for {planned}");
+    }
+}
+
+#[test]
+fn what_stages_cannot_do_is_refused_by_name() {
+    let refused = |settings: &[&str]| {
+        let output = Tiny::new().attempt("run", &[&STAGES[..], settings].concat());
+        assert!(!output.status.success(), "{settings:?}");
+        stderr(&output)
+    };
+    for (setting, way_out) in [
+        ("train.recompute=null", "`train.recompute` = null makes none; set that to 1, or the former to 1"),
+        ("model.n_layer=1", "`train.recompute` makes 1; set that to 1"),
+        ("ranks.exchange=bf16", "set `ranks.exchange` to \"exact\""),
+        ("memory.shard=states", "set `memory.shard` to false"),
+        ("train.together=2", "set `train.together` to \"auto\""),
+        (r#"train.freeze=["embedding"]"#, "set `train.freeze` to []"),
+        (r#"eval.questions=["Who?"]"#, "set `eval.questions` to []"),
+        ("eval.quiz=3", "set `eval.quiz` to 0"),
+    ] {
+        let said = refused(&[setting]);
+        assert!(said.contains("`ranks.pipeline` = 2") && said.contains(way_out), "{setting}: {said}");
+    }
+}
