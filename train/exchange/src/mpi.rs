@@ -224,7 +224,7 @@ impl Engine for Mpi {
             return Err(Error::CannotShrink { library: self.version().to_owned() });
         };
         self.revoke();
-        std::mem::forget(std::mem::take(&mut self.messages));
+        _ = std::mem::ManuallyDrop::new(std::mem::take(&mut self.messages));
         self.waiting.begin(Call::Shrink, self.rank, std::iter::empty());
         let mut fewer = std::ptr::null_mut();
         // SAFETY: writes the handle of a communicator. The old one stays: freeing it is a collective call.

@@ -120,6 +120,6 @@ impl Mpi {
                 std::thread::sleep(NAP);
             }
         }
-        std::mem::forget(std::mem::take(&mut self.messages));
+        _ = std::mem::ManuallyDrop::new(std::mem::take(&mut self.messages));
     }
 }
