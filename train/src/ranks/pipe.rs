@@ -120,7 +120,6 @@ impl Pipe {
 #[cfg(test)]
 mod tests {
     use super::super::tests::on_each_with_its_own;
-    use super::*;
 
     #[test]
     fn messages_of_a_route_arrive_in_order_beside_those_of_others_and_are_counted() {

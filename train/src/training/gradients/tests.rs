@@ -6,7 +6,7 @@ use burn_train::{TrainOutput, TrainStep};
 use exchange::threads::{Fault, Threads};
 use exchange::{Engine, Share};
 use models::{Gpt, LoraConfig};
-use runs::config::{Config, ExchangeKind, RanksSection, ShardKind};
+use runs::config::{Config, ExchangeKind, RanksSection};
 
 use super::*;
 use crate::data::StepData;
@@ -42,6 +42,11 @@ fn learner_with_dropout(recompute: &str, rate: f64) -> Learner<Autodiff<Flex>> {
     let config = Config::from_text(&text, "a tiny run", &[]).expect("valid");
     let gpt = Gpt::<Autodiff<Flex>>::new(&config.model, 3, &FlexDevice).expect("valid");
     Learner::new(gpt, &config)
+}
+
+fn divided_states(gpt: &Gpt<Autodiff<Flex>>, ranks: &Ranks) -> Owners {
+    let config = Config::load("toy", &["memory.shard=states".to_owned()]).expect("valid");
+    Owners::new(&config, gpt, ranks)
 }
 
 fn exact(ranks: &Ranks) -> Exchange {
@@ -153,8 +158,7 @@ fn many_small_parameters_take_few_rounds() {
         let settings = RanksSection { exchange, warm_up: 0, ..RanksSection::default() };
         let calls = on_each(2, |ranks| {
             let (learner, mut by) = (learner("1"), Exchange::choose(&settings, divided, ranks));
-            let owners =
-                if divided { Owners::new(ShardKind::States, &learner.gpt, ranks) } else { Owners::default() };
+            let owners = if divided { divided_states(&learner.gpt, ranks) } else { Owners::default() };
             let before = ranks.spent().expect("two ranks").costs.calls;
             gradients(&learner, &data(4), &owners, &mut by, ranks).expect("no failure");
             ranks.spent().expect("two ranks").costs.calls - before
@@ -208,11 +212,7 @@ fn nan_or_infinity_on_one_rank_skips_the_step_on_all_and_leaves_no_trace() {
             on_each(2, |ranks| {
                 let mut exchange = Exchange::choose(&settings, divided, ranks);
                 let learner = learner("1");
-                let owners = if divided {
-                    Owners::new(ShardKind::States, &learner.gpt, ranks)
-                } else {
-                    Owners::default()
-                };
+                let owners = if divided { divided_states(&learner.gpt, ranks) } else { Owners::default() };
                 [1, 2, 3].map(|step| {
                     let mut data = StepData { step, ..data(4) };
                     if first_is_bad && step == 1 {
