@@ -112,13 +112,13 @@ impl Summary {
         place: &Place,
         weights_sha256: String,
         stats: &Stats,
-    ) -> anyhow::Result<Self> {
+    ) -> Self {
         let session = &outcome.session;
         let progress = &session.progress;
         let per_step = session.config.tokens_per_step();
         let medians = Medians::new(outcome.taken.get(1..).unwrap_or_default());
         let median = medians.map(|medians| medians.seconds * 1e3);
-        Ok(Self {
+        Self {
             outcome: outcome.ending.name(),
             device: place.name.clone(),
             parameters: session.parameters,
@@ -162,7 +162,7 @@ impl Summary {
             quiz: None,
             medians,
             checkpoint_bytes: outcome.saves.bytes,
-        })
+        }
     }
 
     pub(crate) fn write(&self, run: &Path) -> anyhow::Result<()> {
@@ -334,14 +334,13 @@ impl<B: Backend> ModuleVisitor<B> for WeightsDigest<'_, B> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        let failure = match self.owners.get(&self.path.join(".")).copied() {
-            Some(owner) => self.pass_on(owner, param).err().map(|error| format!("{error:#}")),
-            None => {
-                let mut sha = std::mem::take(&mut self.sha);
-                let failure = self.read(param, |bytes| sha.update(bytes));
-                self.sha = sha;
-                failure
-            }
+        let failure = if let Some(owner) = self.owners.get(&self.path.join(".")).copied() {
+            self.pass_on(owner, param).err().map(|error| format!("{error:#}"))
+        } else {
+            let mut sha = std::mem::take(&mut self.sha);
+            let failure = self.read(param, |bytes| sha.update(bytes));
+            self.sha = sha;
+            failure
         };
         self.failure = self.failure.take().or(failure);
     }

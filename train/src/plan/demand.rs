@@ -86,6 +86,13 @@ pub(super) struct Exchanged {
 }
 
 impl Exchanged {
+    /// With activations and their gradients.
+    pub(super) fn beside(self, crossing: u64) -> Self {
+        let [sent, link_in, link_out] =
+            [self.sent, self.link_in, self.link_out].map(|bytes| bytes + crossing);
+        Self { sent, link_in, link_out, ..self }
+    }
+
     /// `sums` is the most on a rank. An exact exchange has `window` parameters in flight.
     fn new(
         config: &Config,

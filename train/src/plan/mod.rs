@@ -281,10 +281,10 @@ impl Plan {
     }
 
     fn with_count(config: &Config, footprint: &Footprint, machine: &Machine) -> Self {
-        let of_rank = OfRank::new(config, footprint, machine);
-        let OfRank { config: held_config, footprint: held_footprint, machine: among, .. } = &of_rank;
+        let OfRank { config: own, footprint: own_footprint, machine: among, crossing, time, bubble } =
+            &OfRank::new(config, footprint, machine);
         let ranks = among.ranks();
-        let demand = Demand::new(held_config, held_footprint, ranks, machine.fuses());
+        let demand = Demand::new(own, own_footprint, ranks, machine.fuses());
         let budget = machine.device_budget.unwrap_or(u64::MAX);
         let spilled = demand.spilled(budget);
         let moved = |times: &dyn Fn(&demand::Part) -> u64| {
@@ -292,33 +292,24 @@ impl Plan {
             each.fold(0_u64, |sum, (part, bytes)| sum.saturating_add(bytes.saturating_mul(times(part))))
         };
         let [streamed_in, streamed_out] = demand.streamed(&spilled);
-        let Exchanged { sent, link_in, link_out, residuals } = demand.exchanged;
-        let [sent, link_in, link_out] = [sent, link_in, link_out].map(|bytes| bytes + of_rank.crossing);
-
+        let Exchanged { sent, link_in, link_out, residuals } = demand.exchanged.beside(*crossing);
         let [leaves, returns] = [moved(&|part| part.leaves), moved(&|part| part.returns)];
         let bytes_in = returns.saturating_add(streamed_in).saturating_add(link_in);
         let WeightReads { read, kept, pinned, copies } =
-            WeightReads::new(held_config, among, &demand, streamed_in, &spilled);
+            WeightReads::new(own, among, &demand, streamed_in, &spilled);
         let bytes_out = leaves.saturating_add(streamed_out).saturating_add(read).saturating_add(link_out);
 
-        let all_on_host = demand.placement.host_bytes(held_config, ranks).saturating_add(kept);
+        let all_on_host = demand.placement.host_bytes(own, ranks).saturating_add(kept);
         let (working_set, checkpoints) = (demand.working_set(), checkpoints::most(config));
         let checkpoint_bytes = checkpoint_bytes(config);
-
         let (stays, spills) = (working_set.min(budget), working_set.saturating_sub(budget));
         let LowerTiers { states_on_disk, optimizer_host_bytes, optimizer_disk_bytes, sinks, disk } =
-            LowerTiers::divide(
-                held_config,
-                among,
-                all_on_host,
-                (spills, demand.least, pinned),
-                [leaves, returns],
-            );
+            LowerTiers::divide(own, among, all_on_host, (spills, demand.least, pinned), [leaves, returns]);
 
         let tokens_per_step = config.tokens_per_step();
         let flops_per_step =
             flops_per_token(config, footprint, config.train.recompute.is_some()) * tokens_per_step as f64;
-        let compute_seconds = machine.flops_per_second.map(|speed| flops_per_step * of_rank.time / speed);
+        let compute_seconds = machine.flops_per_second.map(|speed| flops_per_step * time / speed);
         let times_compute = |bytes: u64| {
             let seconds = if bytes == 0 { 0.0 } else { bytes as f64 / machine.link_bytes_per_second? };
             Some(seconds / compute_seconds?)
@@ -329,7 +320,7 @@ impl Plan {
         let hidden = link_share.map(|share| share.max(disk_share));
         let waiting = times_compute(bytes_in.saturating_add(bytes_out)).map(|share| share + disk_share);
         let on_host = (spills - sinks).saturating_add(optimizer_host_bytes);
-        let host_least = host_least(held_config, among, &demand, on_host);
+        let host_least = host_least(own, among, &demand, on_host);
         let host_tier_bytes = host_least.saturating_add(if sinks > 0 { 0 } else { copies });
         let host_bytes = host_tier_bytes + residuals + if machine.shares_host { stays } else { 0 };
 
@@ -357,7 +348,7 @@ impl Plan {
             bytes_sent_per_step: sent,
             send_seconds: machine.send_seconds(sent),
             residual_bytes: residuals,
-            bubble: of_rank.bubble,
+            bubble: *bubble,
             ranks: config.ranks.clone(),
             compute_seconds,
             slowdown_hidden: hidden.map(|share| share.max(1.0)),
@@ -367,7 +358,7 @@ impl Plan {
             optimizer_host_bytes,
             optimizer_disk_bytes,
             states_on_disk,
-            optimizer_step_bytes: demand.placement.step_bytes(held_config, ranks),
+            optimizer_step_bytes: demand.placement.step_bytes(own, ranks),
             sinks,
             disk_written_per_step: disk.written,
             disk_read_per_step: disk.read,
@@ -387,7 +378,7 @@ impl Plan {
             refusals: Vec::new(),
             notes: Vec::new(),
         };
-        plan.refusals = refusal::refusals(&plan, &demand, held_config, held_footprint);
+        plan.refusals = refusal::refusals(&plan, &demand, own, own_footprint);
         plan.notes = refusal::notes(&plan, &config.train);
         plan
     }

@@ -197,7 +197,7 @@ fn measured_by_stages<B: Backend>(
     ranks: &mut Ranks,
 ) -> anyhow::Result<Vec<Measured>> {
     let mut stage = Measuring::begin(model, ranks)?;
-    let measured = measure(|batch| stage.step(batch), windows, tokenizer, batches, observe);
+    let measured = measure(|batch| stage.step(&batch), windows, tokenizer, batches, observe);
     let measured = stage.end(measured, ranks);
     ranks.joined(measured)
 }

@@ -2,13 +2,21 @@
 
 use super::*;
 
+const SETTINGS: [&str; 6] = [
+    "train.recompute=1",
+    "train.accumulate=8",
+    "train.together=1",
+    "train.steps=100",
+    "eval.questions=[]",
+    "eval.quiz=0",
+];
+
 #[test]
 fn a_pipeline_plans_its_largest_stage_its_messages_and_its_idle_turns() {
     let eight = Machine { other_ranks: 7, network_bytes_per_second: Some(1.25e9), ..card(8 * GIB) };
-    let settings = ["train.recompute=1", "train.accumulate=8", "train.together=1", "train.steps=100"];
     let [whole, staged] = ["1", "4"].map(|stages| {
         let stages = format!("ranks.pipeline={stages}");
-        plan("gpt-1.5b", &[&settings[..], &[&stages]].concat(), &eight)
+        plan("gpt-1.5b", &[&SETTINGS[..], &[&stages]].concat(), &eight)
     });
 
     assert_eq!((whole.bubble, staged.bubble), (None, Some(3.0 / 7.0)));
@@ -32,7 +40,7 @@ fn a_pipeline_plans_its_largest_stage_its_messages_and_its_idle_turns() {
 
     let two = Machine { other_ranks: 1, ..eight };
     let sent = |set: &[&str]| {
-        let set = [&settings[..], &["ranks.pipeline=2"], set].concat();
+        let set = [&SETTINGS[..], &["ranks.pipeline=2"], set].concat();
         plan("gpt-124m", &set, &two).bytes_sent_per_step
     };
     let config = Config::load("gpt-124m", &[]).expect("a preset");
@@ -43,9 +51,8 @@ fn a_pipeline_plans_its_largest_stage_its_messages_and_its_idle_turns() {
 
 #[test]
 fn one_process_plans_no_stages() {
-    let settings = ["train.recompute=1", "ranks.pipeline=4"];
-    let staged = plan("gpt-124m", &settings, &card(8 * GIB));
-    let mut whole = plan("gpt-124m", &settings[..1], &card(8 * GIB));
+    let staged = plan("gpt-124m", &[&SETTINGS[..], &["ranks.pipeline=4"]].concat(), &card(8 * GIB));
+    let mut whole = plan("gpt-124m", &SETTINGS, &card(8 * GIB));
     whole.ranks.pipeline = 4;
     assert_eq!(staged, whole);
 }

@@ -23,7 +23,7 @@ impl<'m, B: Backend> Measuring<'m, B> {
     }
 
     /// Zeros but on the last stage. Others go on after a failure.
-    pub(in crate::training) fn step(&mut self, micro_batch: MicroBatch) -> Validation {
+    pub(in crate::training) fn step(&mut self, micro_batch: &MicroBatch) -> Validation {
         let counted = micro_batch.counted();
         let sum = self.pass(micro_batch).unwrap_or_else(|failure| {
             self.failure.get_or_insert(failure);
@@ -32,10 +32,10 @@ impl<'m, B: Backend> Measuring<'m, B> {
         Validation { sum, counted, failure: None }
     }
 
-    fn pass(&mut self, micro_batch: MicroBatch) -> Result<f64, String> {
+    fn pass(&mut self, micro_batch: &MicroBatch) -> Result<f64, String> {
         let (Learner { gpt, .. }, Line { stage, input, output, embedding, .. }) = (self.learner, &self.line);
         let (kernels, device) = (Plain(Chunks::default()), gpt.wte.lazy_device());
-        let shape = shape(&micro_batch, gpt.config().n_embd);
+        let shape = shape(micro_batch, gpt.config().n_embd);
         let batch = micro_batch.upload::<B>(gpt.rows_on_demand(), &device);
         let mut failure = None;
         let mut send = |pipe: &Pipe, to, stream| {

@@ -204,8 +204,7 @@ impl Part<'_> {
         let stats = stats::<I>(device);
         let gathering = GatherSession::begin(outcome.window.as_ref(), &mut outcome.ranks)?;
         let digest = weights_digest(&outcome.learner, &outcome.session.config, &mut outcome.ranks);
-        let summary =
-            digest.and_then(|digest| Summary::new(outcome, place, digest, &stats.since(&self.surveyed)));
+        let summary = digest.map(|digest| Summary::new(outcome, place, digest, &stats.since(&self.surveyed)));
         let mut summary = gathering.end(summary, &mut outcome.ranks)?;
         let (step, wear) = (outcome.session.progress.step, outcome.session.wear);
         let written = wear.written(stats.bytes_to_disk);
