@@ -257,7 +257,7 @@ pub(crate) fn weights_digest<B: Backend>(
         packed: learner.gpt.packed(),
         embedding: learner.gpt.rows_on_demand().cloned().map(|rows| (learner.gpt.wte.id, rows)),
         owners: if ranks.stages() > 1 { owners.collect() } else { HashMap::new() },
-        ranks,
+        ranks: Some(ranks),
         path: Vec::new(),
         failure: None,
     };
@@ -273,13 +273,17 @@ pub(crate) fn weights_digest<B: Backend>(
 
 const ROWS_AT_ONCE: usize = 1024;
 
+/// Bytes that pass between stages at once.
+const PIECE: usize = 4 << 20;
+
 struct WeightsDigest<'r, B: Backend> {
     sha: Sha256,
     on_demand: HashMap<ParamId, OnDemand>,
     packed: HashMap<ParamId, Packed<B>>,
     embedding: Option<(ParamId, RowsOnDemand)>,
     owners: HashMap<String, usize>,
-    ranks: &'r mut Ranks,
+    /// Absent while a parameter passes.
+    ranks: Option<&'r mut Ranks>,
     path: Vec<String>,
     failure: Option<String>,
 }
@@ -307,21 +311,47 @@ impl<B: Backend> WeightsDigest<'_, B> {
         None
     }
 
-    /// Each replica of a stage counts its own bits.
-    fn pass_on<const D: usize>(&mut self, owner: usize, param: &Param<Tensor<B, D>>) -> anyhow::Result<()> {
-        let mut own = Vec::new();
-        if owner == self.ranks.stage() {
-            let failure = self.read(param, |bytes| own.extend_from_slice(bytes));
+    /// In pieces, for tables above free memory. Each replica of a stage counts its own bits.
+    fn pass_on<const D: usize>(
+        &mut self,
+        owner: usize,
+        param: &Param<Tensor<B, D>>,
+        ranks: &mut Ranks,
+    ) -> anyhow::Result<()> {
+        let (sends, counts) = (ranks.rank() == owner, ranks.stage() == owner);
+        let mut sha = std::mem::take(&mut self.sha);
+        let mut outcome = Ok(());
+        if counts {
+            let failure = self.read(param, |bytes| {
+                sha.update(bytes);
+                for piece in bytes.chunks(PIECE).filter(|_| sends) {
+                    outcome = std::mem::replace(&mut outcome, Ok(()))
+                        .and_then(|()| pass(ranks, owner, &mut piece.to_vec()));
+                }
+            });
             self.failure = self.failure.take().or(failure);
         }
-        let mut length = (own.len() as u64).to_le_bytes();
-        self.ranks.hear(owner, &mut length)?;
-        let mut bytes = own.clone();
-        bytes.resize(u64::from_le_bytes(length) as usize, 0);
-        self.ranks.hear(owner, &mut bytes)?;
-        self.sha.update(if owner == self.ranks.stage() { own } else { bytes });
-        Ok(())
+        if sends {
+            outcome = outcome.and_then(|()| pass(ranks, owner, &mut Vec::new()));
+        }
+        let mut piece = vec![0];
+        while !sends && outcome.is_ok() && !piece.is_empty() {
+            outcome = pass(ranks, owner, &mut piece);
+            if !counts {
+                sha.update(&piece);
+            }
+        }
+        self.sha = sha;
+        outcome
     }
+}
+
+/// The owner's piece; an empty one is the last.
+fn pass(ranks: &mut Ranks, owner: usize, piece: &mut Vec<u8>) -> anyhow::Result<()> {
+    let mut length = (piece.len() as u64).to_le_bytes();
+    ranks.hear(owner, &mut length)?;
+    piece.resize(u64::from_le_bytes(length) as usize, 0);
+    if piece.is_empty() { Ok(()) } else { ranks.hear(owner, piece) }
 }
 
 impl<B: Backend> ModuleVisitor<B> for WeightsDigest<'_, B> {
@@ -335,7 +365,10 @@ impl<B: Backend> ModuleVisitor<B> for WeightsDigest<'_, B> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         let failure = if let Some(owner) = self.owners.get(&self.path.join(".")).copied() {
-            self.pass_on(owner, param).err().map(|error| format!("{error:#}"))
+            let ranks = self.ranks.take().expect("no parameter is passing");
+            let passed = self.pass_on(owner, param, ranks);
+            self.ranks = Some(ranks);
+            passed.err().map(|error| format!("{error:#}"))
         } else {
             let mut sha = std::mem::take(&mut self.sha);
             let failure = self.read(param, |bytes| sha.update(bytes));

@@ -119,7 +119,6 @@ impl Bucket {
 }
 
 impl Places {
-    /// Other ranks' buffers become empty.
     pub(crate) fn split(&self, joined: Vec<f32>) -> Vec<Vec<f32>> {
         let mut buffers = vec![Vec::new(); self.lens.len()];
         if let [buffer] = buffers.as_mut_slice() {

@@ -93,6 +93,10 @@ impl<E: Engine> Engine for Counted<E> {
         Ok(arrived)
     }
 
+    fn is_sending(&self) -> bool {
+        self.inner.is_sending()
+    }
+
     fn barrier(&mut self) -> Result<()> {
         self.timed(E::barrier)
     }

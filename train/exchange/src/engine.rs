@@ -38,6 +38,11 @@ pub trait Engine: Send {
         Ok(None)
     }
 
+    /// Whether a message is still leaving; [`arrived`](Self::arrived) carries it on.
+    fn is_sending(&self) -> bool {
+        false
+    }
+
     /// Returns once every rank has called it.
     fn barrier(&mut self) -> Result<()>;
 

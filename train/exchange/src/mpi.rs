@@ -42,9 +42,9 @@ pub struct Mpi {
     world: usize,
     piece: usize,
     calls: u64,
-    /// Whether a call has failed in this world.
+    /// A call has failed.
     broken: bool,
-    /// Whether all started ranks are alive.
+    /// All started ranks are alive.
     whole: bool,
     waiting: Waiting,
     messages: Messages,
@@ -143,7 +143,6 @@ impl Mpi {
         unsafe { (ulfm.revoke)(self.communicator) == 0 }
     }
 
-    /// An error if a call failed on some rank.
     fn agree(&mut self, agree: unsafe extern "C" fn(Handle, *mut c_int) -> c_int, ok: bool) -> Result<bool> {
         const WELL: c_int = 2;
         let mut flags = c_int::from(ok) | if self.broken { 0 } else { WELL };
@@ -198,6 +197,10 @@ impl Engine for Mpi {
 
     fn arrived(&mut self) -> Result<Option<Message>> {
         self.arrived_message()
+    }
+
+    fn is_sending(&self) -> bool {
+        self.messages.are_leaving()
     }
 
     fn barrier(&mut self) -> Result<()> {

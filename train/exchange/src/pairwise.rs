@@ -82,7 +82,7 @@ impl<I> Tree<I> {
         self.stack.push(top);
     }
 
-    /// What is left, in order.
+    /// In order.
     pub(crate) fn rows(self) -> Vec<I> {
         self.stack.into_iter().map(|(_, item)| item).collect()
     }

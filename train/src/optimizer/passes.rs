@@ -22,7 +22,7 @@ pub(crate) struct Passes<I: Backend>(Option<InPlaceSupport<I>>);
 #[derive(Debug)]
 struct InPlaceSupport<I: Backend> {
     in_place: InPlace<I>,
-    /// The device's budget in bytes; `None` without a limit.
+    /// Bytes; `None` without a limit.
     budget: fn(&I::Device) -> Option<u64>,
 }
 

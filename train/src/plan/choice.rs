@@ -23,7 +23,8 @@ pub(crate) fn placed(config: &Config, footprint: &Footprint, machine: &Machine) 
     // The rare exchange and adapters need the optimizer on the device.
     let only_device = machine.other_ranks > 0 && config.ranks.exchange == ExchangeKind::Rarely
         || config.train.lora.is_some();
-    let on_hosts = (0..=config.model.n_layer).filter(|_| !only_device).map(on_host);
+    let most = if config.ranks.pipeline > 1 { 0 } else { config.model.n_layer };
+    let on_hosts = (0..=most).filter(|_| !only_device).map(on_host);
 
     let possible = std::iter::once(on_device.clone()).chain(on_hosts).filter_map(|config| {
         let plan = Plan::new(&config, footprint, machine);

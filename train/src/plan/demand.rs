@@ -87,10 +87,13 @@ pub(super) struct Exchanged {
 
 impl Exchanged {
     /// With activations and their gradients.
-    pub(super) fn beside(self, crossing: u64) -> Self {
-        let [sent, link_in, link_out] =
-            [self.sent, self.link_in, self.link_out].map(|bytes| bytes + crossing);
-        Self { sent, link_in, link_out, ..self }
+    pub(super) fn beside(self, crossing: u64, waiting: u64) -> Self {
+        Self {
+            sent: self.sent + crossing,
+            link_in: self.link_in + crossing,
+            link_out: self.link_out + crossing,
+            residuals: self.residuals + waiting,
+        }
     }
 
     /// `sums` is the most on a rank. An exact exchange has `window` parameters in flight.

@@ -281,7 +281,7 @@ impl Plan {
     }
 
     fn with_count(config: &Config, footprint: &Footprint, machine: &Machine) -> Self {
-        let OfRank { config: own, footprint: own_footprint, machine: among, crossing, time, bubble } =
+        let OfRank { config: own, footprint: own_footprint, machine: among, crossing, waiting, time, bubble } =
             &OfRank::new(config, footprint, machine);
         let ranks = among.ranks();
         let demand = Demand::new(own, own_footprint, ranks, machine.fuses());
@@ -292,7 +292,7 @@ impl Plan {
             each.fold(0_u64, |sum, (part, bytes)| sum.saturating_add(bytes.saturating_mul(times(part))))
         };
         let [streamed_in, streamed_out] = demand.streamed(&spilled);
-        let Exchanged { sent, link_in, link_out, residuals } = demand.exchanged.beside(*crossing);
+        let Exchanged { sent, link_in, link_out, residuals } = demand.exchanged.beside(*crossing, *waiting);
         let [leaves, returns] = [moved(&|part| part.leaves), moved(&|part| part.returns)];
         let bytes_in = returns.saturating_add(streamed_in).saturating_add(link_in);
         let WeightReads { read, kept, pinned, copies } =
@@ -318,7 +318,7 @@ impl Plan {
         let disk_share = disk.seconds.unwrap_or(0.0) / compute_seconds.unwrap_or(f64::INFINITY);
         let link_share = times_compute(bytes_in.max(bytes_out));
         let hidden = link_share.map(|share| share.max(disk_share));
-        let waiting = times_compute(bytes_in.saturating_add(bytes_out)).map(|share| share + disk_share);
+        let in_turn = times_compute(bytes_in.saturating_add(bytes_out)).map(|share| share + disk_share);
         let on_host = (spills - sinks).saturating_add(optimizer_host_bytes);
         let host_least = host_least(own, among, &demand, on_host);
         let host_tier_bytes = host_least.saturating_add(if sinks > 0 { 0 } else { copies });
@@ -352,7 +352,7 @@ impl Plan {
             ranks: config.ranks.clone(),
             compute_seconds,
             slowdown_hidden: hidden.map(|share| share.max(1.0)),
-            slowdown_waiting: waiting.map(|share| 1.0 + share),
+            slowdown_waiting: in_turn.map(|share| 1.0 + share),
             break_even_tokens: link_share.map(|share| (share * tokens_per_step as f64) as u64),
             device_blocks: config.memory.device_blocks,
             optimizer_host_bytes,

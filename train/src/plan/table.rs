@@ -222,8 +222,9 @@ impl Plan {
             0 => String::new(),
             bytes => format!("; {what} take {} of host memory", Bytes(bytes)),
         };
+        let under_way = if stages > 1 { "messages under way" } else { "gradients under way" };
         let [after, beside] = match self.ranks.exchange {
-            ExchangeKind::Exact | ExchangeKind::Bf16 => [String::new(), takes("gradients under way")],
+            ExchangeKind::Exact | ExchangeKind::Bf16 => [String::new(), takes(under_way)],
             // 4 bytes per number in the first steps, then one bit.
             ExchangeKind::OneBit => {
                 [format!(" after {} exact steps", grouped(self.ranks.warm_up)), takes("residuals")]

@@ -35,7 +35,7 @@ pub(crate) struct Report {
     pub(crate) bytes_read: u64,
     /// The trainer's own writes, mainly weights.
     pub(crate) bytes_written: u64,
-    /// Whether gradients are read, for a host optimizer or other ranks.
+    /// Whether gradients or activations are read, for a host optimizer or other ranks.
     #[serde(skip)]
     pub(crate) gradients_leave: bool,
     #[serde(skip_serializing_if = "is_zero")]

@@ -15,7 +15,7 @@ use exchange::{Engine, Message};
 use super::background_sums::Returned;
 use super::{LEFT, Ranks};
 
-/// Between two looks; sends need some, too.
+/// Messages move during a look.
 const LOOK: Duration = Duration::from_micros(50);
 const IDLE_LOOK: Duration = Duration::from_millis(1);
 
@@ -72,14 +72,14 @@ fn carried(
 ) -> exchange::Result<()> {
     let mut expected = 0;
     loop {
-        let look = if expected > 0 { LOOK } else { IDLE_LOOK };
+        let look = if expected > 0 || engine.is_sending() { LOOK } else { IDLE_LOOK };
         match calls.recv_timeout(look) {
             Ok(Call::Send(to, bytes)) => engine.send(to, bytes)?,
             Ok(Call::Expect(from, len)) => {
                 engine.expect(from, len)?;
                 expected += 1;
             }
-            Ok(Call::End) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Ok(Call::End) | Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {}
         }
         while let Some(message) = engine.arrived()? {
@@ -87,6 +87,11 @@ fn carried(
             _ = done.send(Some(message));
         }
     }
+    while engine.is_sending() {
+        engine.arrived()?;
+        thread::sleep(LOOK);
+    }
+    Ok(())
 }
 
 impl Pipe {

@@ -198,8 +198,7 @@ fn measured_by_stages<B: Backend>(
 ) -> anyhow::Result<Vec<Measured>> {
     let mut stage = Measuring::begin(model, ranks)?;
     let measured = measure(|batch| stage.step(&batch), windows, tokenizer, batches, observe);
-    let measured = stage.end(measured, ranks);
-    ranks.joined(measured)
+    stage.end(measured, ranks)
 }
 
 impl<I: Offloadable> Trainer<I> {

@@ -79,8 +79,9 @@ impl Exchange {
         if world <= micro_batches {
             return Ok(());
         }
+        let what = if ranks.stages() > 1 { "pipelines" } else { "ranks" };
         let text = format!(
-            "{world} ranks share {micro_batches} micro-batches of a step, so some have nothing to do; raise \
+            "{world} {what} share {micro_batches} micro-batches of a step, so some have nothing to do; raise \
              `train.accumulate` and lower `train.micro_batch`"
         );
         if matches!(self, Self::Periodic(_)) {
@@ -107,12 +108,10 @@ impl Exchange {
         Pass { learner, data, host, owners, passes, window }: Pass<'_, I>,
         ranks: &mut Ranks,
     ) -> anyhow::Result<(GradientsParams, Report)> {
-        let sums = matches!(self, Self::Exact(_) | Self::OneBit(_));
         let mut report = Report { step: data.step, ..Report::default() };
         let all = data.micro_batches.len();
         let (mut share, mut divisor) = (ranks.share(all), data.counted());
-        let sums = sums || matches!(self, Self::Pipeline(_)) && share.world > 1;
-        report.gradients_leave = host.is_some() || sums;
+        report.gradients_leave = host.is_some() || !matches!(self, Self::Alone(_) | Self::Periodic(_));
         let (first, end) = (share.range().start, share.range().end);
         let own = &data.micro_batches[first as usize..end as usize];
         if matches!(self, Self::Periodic(_)) {

@@ -64,6 +64,16 @@ impl Peaks {
         self.host = self.host.max(host_memory::<I>(device).usage().peak);
         self.largest_launch = self.largest_launch.max(stats.largest_launch);
     }
+
+    /// The highest of all ranks.
+    pub(crate) fn of_all(self, ranks: &mut Ranks) -> anyhow::Result<Self> {
+        let own = [self.device, self.host, self.largest_launch];
+        let all = ranks.gathered(bytemuck::cast_slice(&own))?;
+        let all = all.iter().flat_map(|bytes| bytemuck::pod_collect_to_vec::<u8, [u64; 3]>(bytes));
+        let [device, host, largest_launch] =
+            all.fold(own, |most, of| std::array::from_fn(|at| most[at].max(of[at])));
+        Ok(Self { device, host, largest_launch })
+    }
 }
 
 impl StepMeter {

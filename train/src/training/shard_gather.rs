@@ -100,7 +100,7 @@ impl<'r> ShardGather<'r> {
         self.remote.iter().any(|remote| remote.what == What::Masters && remote.parameter == parameter)
     }
 
-    /// The next tensor, which must be `key`.
+    /// Must be the next tensor.
     pub(super) fn fetch(&mut self, key: &str) -> anyhow::Result<Vec<f32>> {
         let remote = self.remote.get(self.next).filter(|remote| remote.key == key);
         let remote = remote.with_context(|| format!("`{key}` is asked for out of turn"))?;

@@ -69,6 +69,11 @@ fn stages_take_a_part_of_the_memory_and_send_what_the_plan_says() {
     assert!((plan["bubble"].as_f64().expect("a share") - 0.2).abs() < 1e-9, "{plan}");
     let planned = 2 * number(&plan, "bytes_sent_per_step");
     let steps = ["two", "two/ranks/1"].map(|run| tiny.records(run, "step"));
+    let peak = |steps: &[Value]| steps.iter().map(|step| number(step, "device_bytes")).max();
+    assert!(steps.iter().all(|steps| peak(steps) <= Some(stage)), "the summary has the largest stage");
+    // Each step reads the stream, and its gradient comes back.
+    let crossed = steps[0].len() as u64 * 4 * 32 * 128 * 4;
+    assert!(number(&two, "step_bytes_in").min(number(&two, "step_bytes_out")) >= crossed, "{two}");
     for (one, other) in steps[0].iter().zip(&steps[1]) {
         let sent: u64 = [one, other].map(|step| number(step, "ranks_sent")).iter().sum();
         assert!((planned..planned + 2048).contains(&sent), "{sent} for {planned}");
@@ -84,7 +89,9 @@ fn what_stages_cannot_do_is_refused_by_name() {
     };
     for (setting, way_out) in [
         ("train.recompute=null", "`train.recompute` = null makes none; set that to 1, or the former to 1"),
-        ("model.n_layer=1", "`train.recompute` makes 1; set that to 1"),
+        ("model.n_layer=1", "the model has 1; set the former to 1"),
+        ("train.recompute=4", "`train.recompute` makes 1; set that to 1"),
+        ("memory.device_blocks=1", "set `memory.device_blocks` to 0"),
         ("ranks.exchange=bf16", "set `ranks.exchange` to \"exact\""),
         ("memory.shard=states", "set `memory.shard` to false"),
         ("train.together=2", "set `train.together` to \"auto\""),

@@ -23,6 +23,12 @@ pub(super) struct Messages {
     expected: Vec<Transfer>,
 }
 
+impl Messages {
+    pub(super) fn are_leaving(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+}
+
 impl Mpi {
     fn begin(&self, at: (usize, u8), mut bytes: Vec<u8>, receives: bool) -> Transfer {
         let mut phase = Phase { lengths: vec![0; self.world], ..Phase::default() };
@@ -115,7 +121,7 @@ impl Mpi {
     /// Memory of messages that no peer takes is never freed.
     pub(super) fn end_messages(&mut self) {
         let begun = Instant::now();
-        while !self.broken && !self.messages.leaving.is_empty() && begun.elapsed() < GRACE {
+        while !self.broken && self.messages.are_leaving() && begun.elapsed() < GRACE {
             if self.forget_sent().is_ok() {
                 std::thread::sleep(NAP);
             }

@@ -1,10 +1,15 @@
 //! Validation by stages: batches pass forward, and the last stage measures.
+//!
+//! A first stage that embeds is ahead by one batch for each stage at most: what waits takes host memory
+//! (`a_fast_first_stage_waits_for_the_last_one`). If the last stage embeds, one stage works at a time.
 
+use anyhow::anyhow;
 use burn::tensor::backend::Backend;
+use bytemuck::Pod;
 use models::{Chunks, PassOptions, Plain};
 
 use super::super::Learner;
-use super::{Cut, Line, bytes, shape, tensor};
+use super::{Cut, Line, MEASURED, bytes, shape, tensor};
 use crate::data::MicroBatch;
 use crate::progress::Validation;
 use crate::ranks::{Pipe, Ranks};
@@ -13,22 +18,42 @@ pub(in crate::training) struct Measuring<'m, B: Backend> {
     learner: &'m Learner<B>,
     line: Line,
     pipe: Pipe,
+    /// Batches that the last stage has not reported yet.
+    ahead: usize,
     failure: Option<String>,
 }
 
 impl<'m, B: Backend> Measuring<'m, B> {
     pub(in crate::training) fn begin(learner: &'m Learner<B>, ranks: &mut Ranks) -> anyhow::Result<Self> {
         let line = Line::new(learner, ranks);
-        Ok(Self { learner, line, pipe: ranks.begin_pipe()?, failure: None })
+        Ok(Self { learner, line, pipe: ranks.begin_pipe()?, ahead: 0, failure: None })
+    }
+
+    fn hear_last(&mut self) {
+        let (_, stages) = self.line.place;
+        let route = (self.line.first + stages - 1, MEASURED);
+        self.pipe.expect(route, 1);
+        // A failed call is reported at the end.
+        _ = self.pipe.take(route);
+        self.ahead -= 1;
     }
 
     /// Zeros but on the last stage. Others go on after a failure.
     pub(in crate::training) fn step(&mut self, micro_batch: &MicroBatch) -> Validation {
-        let counted = micro_batch.counted();
+        let (counted, (number, stages)) = (micro_batch.counted(), self.line.place);
+        if number == 0 && self.line.stage.begins {
+            if self.ahead == stages {
+                self.hear_last();
+            }
+            self.ahead += 1;
+        }
         let sum = self.pass(micro_batch).unwrap_or_else(|failure| {
             self.failure.get_or_insert(failure);
             0.0
         });
+        if self.line.stage.ends && !self.line.stage.embeds {
+            self.pipe.send((self.line.first, MEASURED), vec![0]);
+        }
         Validation { sum, counted, failure: None }
     }
 
@@ -69,15 +94,21 @@ impl<'m, B: Backend> Measuring<'m, B> {
         failure.map_or_else(|| Ok(data.iter::<f64>().sum()), Err)
     }
 
-    pub(in crate::training) fn end<T>(
-        self,
+    /// The last stage's, on all ranks. A rank whose batches ended early leaves at once: others wait for its messages.
+    pub(in crate::training) fn end<T: Pod>(
+        mut self,
         measured: anyhow::Result<Vec<T>>,
         ranks: &mut Ranks,
     ) -> anyhow::Result<Vec<T>> {
-        ranks.end_pipe(self.pipe)?;
-        if let Some(failure) = self.failure {
-            anyhow::bail!("validation could not run: {failure}");
+        while measured.is_ok() && self.ahead > 0 {
+            self.hear_last();
         }
-        measured.map(|measured| if self.line.stage.ends { measured } else { Vec::new() })
+        let ended = ranks.end_pipe(self.pipe);
+        let mut measured = measured?;
+        if !self.line.stage.ends {
+            measured.clear();
+        }
+        let failure = self.failure.map(|failure| anyhow!("validation could not run: {failure}"));
+        ranks.joined(ended.and(failure.map_or(Ok(measured), Err)))
     }
 }

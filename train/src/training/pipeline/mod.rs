@@ -27,6 +27,8 @@ use schedule::{Work, schedule};
 /// What crosses forward; its gradient has the next tag.
 const STREAM: u8 = 0;
 const EMBEDDED: u8 = 2;
+/// In an evaluation: the last stage has measured a batch.
+const MEASURED: u8 = 4;
 
 #[derive(Debug, Clone, Copy)]
 struct Cut {
@@ -48,6 +50,8 @@ impl Cut {
 pub(super) struct Line {
     pub(super) stage: Stage,
     place: (usize, usize),
+    /// The rank of its first stage.
+    first: usize,
     /// Before the first segment, unless the stage embeds for itself.
     input: Option<Cut>,
     output: Option<Cut>,
@@ -68,7 +72,7 @@ impl Line {
         };
         let output = (!stage.ends).then_some(Cut { rank: first + number + 1, tag: STREAM });
         let embedding = stage.embeds.then_some(Cut { rank: first, tag: EMBEDDED });
-        Self { stage, place, input, output, embedding }
+        Self { stage, place, first, input, output, embedding }
     }
 
     fn needs(&self, work: Work) -> Option<Route> {

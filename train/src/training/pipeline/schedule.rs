@@ -7,7 +7,6 @@
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Embeds for the first stage.
     Embed(usize),
     Forward(usize),
     Backward(usize),

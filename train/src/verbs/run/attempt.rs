@@ -203,6 +203,9 @@ impl Part<'_> {
     ) -> anyhow::Result<()> {
         let stats = stats::<I>(device);
         let gathering = GatherSession::begin(outcome.window.as_ref(), &mut outcome.ranks)?;
+        if outcome.ranks.stages() > 1 {
+            outcome.peaks = outcome.peaks.of_all(&mut outcome.ranks)?;
+        }
         let digest = weights_digest(&outcome.learner, &outcome.session.config, &mut outcome.ranks);
         let summary = digest.map(|digest| Summary::new(outcome, place, digest, &stats.since(&self.surveyed)));
         let mut summary = gathering.end(summary, &mut outcome.ranks)?;

@@ -40,10 +40,18 @@ impl Refusals {
             "train.recompute",
             "divides segments of recomputed blocks, and `train.recompute` = null makes none; set that to 1",
         );
-        let segments = model.n_layer.div_ceil(train.recompute.unwrap_or(1).max(1));
+        let (blocks, segments) = (model.n_layer, model.n_layer.div_ceil(train.recompute.unwrap_or(1).max(1)));
         let too_few =
             format!("needs a segment for each stage, and `train.recompute` makes {segments}; set that to 1");
-        refuse(segments < stages, "train.recompute", &too_few);
+        refuse(segments < stages && stages <= blocks, "train.recompute", &too_few);
+        let too_deep =
+            format!("needs a block for each stage, and the model has {blocks}; set the former to {blocks}");
+        refuse(stages > blocks, "model.n_layer", &too_deep);
+        refuse(
+            memory.device_blocks > 0,
+            "memory.device_blocks",
+            "steps all blocks of a stage in one place; set `memory.device_blocks` to 0",
+        );
         refuse(
             ranks.exchange != ExchangeKind::Exact,
             "ranks.exchange",
