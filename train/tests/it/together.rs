@@ -131,7 +131,8 @@ mod full {
                 let peak = alone["peak_device_bytes"].as_u64().expect("bytes");
                 for share in [1, 2, 4] {
                     // Below it, Muon's largest operation does not fit.
-                    let budget = format!("memory.device_budget={}", (peak / share).max(1408 << 10));
+                    let budget =
+                        format!("memory.device_budget={}KiB", (peak / share).div_ceil(1024).max(1408));
                     for ranks in ["1", "2", "4"] {
                         for count in ["1", "2", "8"] {
                             let group = together(count);
