@@ -50,7 +50,7 @@ impl Lanes {
 mod tests {
     use std::sync::{Barrier, Mutex};
 
-    use anyhow::bail;
+    use anyhow::ensure;
 
     use super::*;
 
@@ -79,7 +79,8 @@ mod tests {
         let ran = Mutex::new(Vec::new());
         let job = |n: usize| {
             ran.lock().unwrap().push(n);
-            if n == 1 { bail!("it does not start") } else { Ok(()) }
+            ensure!(n != 1, "it does not start");
+            Ok(())
         };
         let error = Lanes::on(1).run((0..6).collect(), job).unwrap_err();
         assert_eq!(
