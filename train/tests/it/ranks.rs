@@ -658,12 +658,15 @@ mod gate {
         }
 
         let tiny = Tiny::new();
-        let settings = [&SHARED[..], &["train.steps=300", "checkpoint.every=5"]].concat();
+        let settings = [&SHARED[..], &["train.steps=300", "checkpoint.every=100"]].concat();
         let whole = bits(&tiny.run("whole", &settings));
         let mut command = tiny.command("run", &settings);
         let mut child =
             tiny.start(command.args(on("2")).args(["--restarts", "1", "--rank-timeout", "15"]), "run");
         let frozen = tiny.processes("run")[0];
+        // While rank 0 saves, others wait without the limit.
+        let goes_on = || tiny.steps_taken("run") > 101;
+        tiny.wait_until("run", goes_on, "no step followed the checkpoint");
         signal(Signal::STOP, frozen);
         assert_eq!(tiny.bits_at_end(&mut child, "run"), whole);
 

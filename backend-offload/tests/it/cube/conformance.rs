@@ -7,6 +7,7 @@ use burn::backend::Autodiff;
 use burn::tensor::backend::AutodiffBackend;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use suite::Size;
 
 children! { "cube/operations plain" => plain, "cube/operations" => spilling }
 
@@ -97,9 +98,11 @@ fn everything_managed(machine: &Machine, threads: usize, budget: &str) -> Child 
 fn every_operation_equals_the_plain_backend_at_any_budget_from_several_threads(machine: &Machine) {
     let plain = machine.run(adapted(machine, machine.child("cube/operations plain")).with("threads", 1));
     // Threads spin while CubeCL's queues are full: eight may take six times as long as two.
-    let is_quick = suite::size() == suite::Size::Quick;
-    let thorough = machine.is_thorough() && !is_quick;
-    let settings = if thorough { vec![(2, "unlimited"), (8, "1")] } else { vec![(2, "1")] };
+    let settings = match suite::size() {
+        Size::Full if machine.is_thorough() => vec![(2, "unlimited"), (8, "1")],
+        Size::Gate if machine.is_thorough() => vec![(2, "unlimited"), (2, "1")],
+        _ => vec![(2, "1")],
+    };
     for (threads, budget) in settings {
         let spilled = machine.run(everything_managed(machine, threads, budget));
         println!(
