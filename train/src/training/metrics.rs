@@ -65,7 +65,6 @@ impl Peaks {
         self.largest_launch = self.largest_launch.max(stats.largest_launch);
     }
 
-    /// The highest of all ranks.
     pub(crate) fn of_all(self, ranks: &mut Ranks) -> anyhow::Result<Self> {
         let own = [self.device, self.host, self.largest_launch];
         let all = ranks.gathered(bytemuck::cast_slice(&own))?;

@@ -160,7 +160,6 @@ fn a_fast_first_stage_waits_for_the_last_one() {
         let model = training.learner.valid();
         let is_first = training.ranks.rank() == 0;
         let mut stage = Measuring::begin(&model, training.ranks).expect("an engine");
-        // Long enough for all batches.
         thread::sleep(Duration::from_millis(if is_first { 0 } else { 500 }));
         let before = passed.load(SeqCst);
         let sums = (0..8).map(|n| {

@@ -71,7 +71,6 @@ fn stages_take_a_part_of_the_memory_and_send_what_the_plan_says() {
     let steps = ["two", "two/ranks/1"].map(|run| tiny.records(run, "step"));
     let peak = |steps: &[Value]| steps.iter().map(|step| number(step, "device_bytes")).max();
     assert!(steps.iter().all(|steps| peak(steps) <= Some(stage)), "the summary has the largest stage");
-    // Each step reads the stream, and its gradient comes back.
     let crossed = steps[0].len() as u64 * 4 * 32 * 128 * 4;
     assert!(number(&two, "step_bytes_in").min(number(&two, "step_bytes_out")) >= crossed, "{two}");
     for (one, other) in steps[0].iter().zip(&steps[1]) {

@@ -23,51 +23,44 @@ pub(super) struct Binary {
     pub(super) folder: PathBuf,
 }
 
+/// Tests that run in one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Selection {
-    /// Given filters, only tests that contain one.
-    Unmarked { filters: Vec<String>, left_out: Vec<String> },
+pub(super) struct Portion {
+    pub(super) tests: Vec<String>,
     /// `#[ignore]` tests of a larger size.
-    Marked(Vec<String>),
+    are_marked: bool,
 }
+
+/// Tests of a portion: a long one leaves a lane idle at the end.
+const MOST: usize = 24;
+const MOST_MARKED: usize = 4;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Ran {
     pub(super) passed: usize,
     pub(super) failed: usize,
-    pub(super) ignored: usize,
     pub(super) succeeded: bool,
 }
 
-impl Selection {
-    /// `None` if none of its tests are left.
-    pub(super) fn without(&self, tests: &[String]) -> Option<Self> {
-        match self {
-            // With filters, `--exact` would apply to them too.
-            Self::Unmarked { filters, .. } if filters.is_empty() => {
-                Some(Self::Unmarked { filters: Vec::new(), left_out: tests.to_vec() })
-            }
-            Self::Unmarked { .. } => Some(self.clone()),
-            Self::Marked(marked) => {
-                let left: Vec<String> = marked.iter().filter(|test| !tests.contains(test)).cloned().collect();
-                (!left.is_empty()).then_some(Self::Marked(left))
-            }
-        }
+impl Portion {
+    fn divided(mut tests: Vec<String>, are_marked: bool) -> impl Iterator<Item = Self> {
+        let most = if are_marked { MOST_MARKED } else { MOST };
+        let count = tests.len().div_ceil(most);
+        (0..count).map(move |n| {
+            let tests = tests.drain(..tests.len().div_ceil(count - n)).collect();
+            Self { tests, are_marked }
+        })
+    }
+
+    /// Without those that have `passed`.
+    pub(super) fn left(&self, passed: &[String]) -> Self {
+        let left = self.tests.iter().filter(|test| !passed.contains(test));
+        Self { tests: left.cloned().collect(), are_marked: self.are_marked }
     }
 
     fn arguments(&self) -> Vec<&str> {
-        match self {
-            Self::Unmarked { filters, left_out } if left_out.is_empty() => {
-                filters.iter().map(String::as_str).collect()
-            }
-            Self::Unmarked { left_out, .. } => {
-                let skipped = left_out.iter().flat_map(|test| ["--skip", test.as_str()]);
-                ["--exact"].into_iter().chain(skipped).collect()
-            }
-            Self::Marked(tests) => {
-                ["--ignored", "--exact"].into_iter().chain(tests.iter().map(String::as_str)).collect()
-            }
-        }
+        let marked = self.are_marked.then_some("--ignored");
+        marked.into_iter().chain(["--exact"]).chain(self.tests.iter().map(String::as_str)).collect()
     }
 }
 
@@ -75,7 +68,6 @@ impl Ran {
     pub(super) fn add(&mut self, other: &Self) {
         self.passed += other.passed;
         self.failed += other.failed;
-        self.ignored += other.ignored;
     }
 
     /// Adds the counts of libtest's closing line.
@@ -89,7 +81,6 @@ impl Ran {
             match what {
                 "passed" => self.passed += number,
                 "failed" => self.failed += number,
-                "ignored" => self.ignored += number,
                 _ => {}
             }
         }
@@ -103,22 +94,18 @@ fn belongs(test: &str, size: Size) -> bool {
 }
 
 impl Binary {
-    pub(super) fn selections(&self, size: Size, filters: &[String]) -> Result<Vec<Selection>> {
-        let mut selections = vec![Selection::Unmarked { filters: filters.to_vec(), left_out: Vec::new() }];
-        if size > Size::Quick {
-            let listed = self.invocation().arguments(["--list", "--ignored"]).output(&self.folder)?;
-            let matches = |test: &str| filters.is_empty() || filters.iter().any(|part| test.contains(part));
-            let marked: Vec<String> = listed
-                .lines()
-                .filter_map(|line| line.strip_suffix(": test"))
-                .filter(|test| belongs(test, size) && matches(test))
-                .map(str::to_owned)
-                .collect();
-            if !marked.is_empty() {
-                selections.push(Selection::Marked(marked));
-            }
-        }
-        Ok(selections)
+    pub(super) fn portions(&self, size: Size, filters: &[String]) -> Result<Vec<Portion>> {
+        let matches = |test: &String| filters.is_empty() || filters.iter().any(|part| test.contains(part));
+        let marked = self.listed(&["--list", "--ignored"])?;
+        let mut unmarked = self.listed(&["--list"])?;
+        unmarked.retain(|test| matches(test) && !marked.contains(test));
+        let marked = marked.into_iter().filter(|test| matches(test) && belongs(test, size)).collect();
+        Ok(Portion::divided(unmarked, false).chain(Portion::divided(marked, true)).collect())
+    }
+
+    fn listed(&self, arguments: &[&str]) -> Result<Vec<String>> {
+        let listed = self.invocation().arguments(arguments.iter().copied()).output(&self.folder)?;
+        Ok(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
     }
 
     fn invocation(&self) -> Invocation {
@@ -129,12 +116,12 @@ impl Binary {
     /// Shows output when the limit kills the process, and on failure. `read` gets each line at once.
     pub(super) fn run(
         &self,
-        (name, selection): (&str, &Selection),
+        (name, portion): (&str, &Portion),
         variables: &[(&'static str, String)],
         limit: Duration,
         read: &mut dyn FnMut(&str) -> Result<()>,
     ) -> Result<Ran> {
-        let invocation = self.invocation().arguments(selection.arguments());
+        let invocation = self.invocation().arguments(portion.arguments());
         let invocation = variables
             .iter()
             .fold(invocation, |invocation, (name, value)| invocation.environment(name, value));
@@ -201,15 +188,6 @@ impl fmt::Display for Binary {
     }
 }
 
-impl fmt::Display for Selection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unmarked { .. } => Ok(()),
-            Self::Marked(tests) => write!(f, " ({} of larger sizes)", tests.len()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,7 +201,7 @@ mod tests {
             "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.0s",
         );
         ran.read("test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out");
-        assert_eq!(ran, Ran { passed: 5, failed: 1, ignored: 1, succeeded: false });
+        assert_eq!(ran, Ran { passed: 5, failed: 1, succeeded: false });
     }
 
     #[test]
@@ -235,19 +213,20 @@ mod tests {
     }
 
     #[test]
-    fn a_selection_leaves_out_passed_tests_and_never_turns_into_all_tests() {
-        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
-        let unmarked = |filters| Selection::Unmarked { filters, left_out: Vec::new() };
-        let arguments = |selection: Selection, passed: &[&str]| {
-            let left = selection.without(&names(passed))?;
-            Some(left.arguments().join(" "))
-        };
-        assert_eq!(arguments(unmarked(vec![]), &[]).unwrap(), "");
-        assert_eq!(arguments(unmarked(vec![]), &["a", "b"]).unwrap(), "--exact --skip a --skip b");
-        assert_eq!(arguments(unmarked(names(&["cube"])), &["a"]).unwrap(), "cube");
-        let marked = || Selection::Marked(names(&["full::a", "full::b"]));
-        assert_eq!(arguments(marked(), &["full::a"]).unwrap(), "--ignored --exact full::b");
-        assert_eq!(arguments(marked(), &["full::b", "full::a"]), None);
+    fn portions_have_each_test_once_and_never_turn_into_all_tests() {
+        let names: Vec<String> = (0..50).map(|n| format!("test_{n}")).collect();
+        for are_marked in [false, true] {
+            let portions: Vec<_> = Portion::divided(names.clone(), are_marked).collect();
+            assert_eq!(portions.len(), if are_marked { 13 } else { 3 });
+            let all: Vec<_> = portions.iter().flat_map(|portion| portion.tests.clone()).collect();
+            assert_eq!(all, names);
+            assert!(portions.iter().all(|portion| portion.arguments().contains(&"--exact")));
+        }
+        assert_eq!(Portion::divided(Vec::new(), false).count(), 0);
+
+        let portion = Portion { tests: names[..2].to_vec(), are_marked: true };
+        assert_eq!(portion.left(&names[1..]).arguments(), ["--ignored", "--exact", "test_0"]);
+        assert_eq!(portion.left(&names).tests, [""; 0]);
     }
 
     #[cfg(unix)]
@@ -261,7 +240,7 @@ mod tests {
         let started = Instant::now();
         let hanging = "echo 'test result: ok. 1 passed; 0 failed'; exec sleep 60";
         let ran = watch(("it", shell(hanging)), Duration::from_millis(300), &mut |_| Ok(())).unwrap();
-        assert_eq!(ran, Ran { passed: 1, failed: 0, ignored: 0, succeeded: false });
+        assert_eq!(ran, Ran { passed: 1, failed: 0, succeeded: false });
         assert!(started.elapsed() < Duration::from_secs(30));
     }
 

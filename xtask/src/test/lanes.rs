@@ -1,4 +1,4 @@
-//! Runs test binaries beside each other: many tests use one core, or wait.
+//! Runs test processes beside each other: many tests use one core, or wait.
 
 use std::{
     num::NonZero,

@@ -47,11 +47,11 @@ impl Passed {
         Ok(Self { file, earlier })
     }
 
-    pub(super) fn earlier(&self, binary: &str, executable: &Path) -> Result<Earlier> {
+    pub(super) fn earlier(&self, binary: &str, executable: &Path, tests: &[String]) -> Result<Earlier> {
         let digest = digest(executable)?;
         let mut earlier = Earlier::default();
         for record in &self.earlier {
-            if record.binary == binary && record.digest == digest {
+            if record.binary == binary && record.digest == digest && tests.contains(&record.test) {
                 earlier.tests.push(record.test.clone());
                 earlier.took += Duration::from_secs_f64(record.seconds);
             }
@@ -145,7 +145,12 @@ mod tests {
         fs::write(&program, "one build").unwrap();
         fs::write(&not_run, "mpi\tranks::lacking\n").unwrap();
         let earlier = |continues: bool| {
-            Passed::open(file.clone(), continues).unwrap().earlier("pager it", &executable).unwrap().tests
+            let tests = ["b", "c", "ranks::lacking"].map(str::to_owned);
+            Passed::open(file.clone(), continues)
+                .unwrap()
+                .earlier("pager it", &executable, &tests)
+                .unwrap()
+                .tests
         };
 
         let passed = Passed::open(file.clone(), false).unwrap();

@@ -42,7 +42,6 @@ fn a_refusal_estimates_the_wait_from_the_rate_of_finished_answers() {
     let mut first = ask();
     assert_eq!(Answer::read(&mut first).status, 200);
 
-    // One runs and four wait, while further ones arrive.
     let mut asked: Vec<TcpStream> = (0..10).map(|_| ask()).collect();
     let mut answers = asked.iter_mut().map(Answer::read);
     let refused = answers.find(|answer| answer.status == 429).expect("the queue is full");
