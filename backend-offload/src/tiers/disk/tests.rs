@@ -54,7 +54,7 @@ fn spills_and_loads_any_size(folder: &Path, disk: &Arc<Disk>) {
         spilled.read(&mut read).expect("as it was written");
         assert_eq!(read, contents(len, len));
     }
-    let names = std::fs::read_dir(folder).expect("a folder").count();
+    let names = fs::read_dir(folder).expect("a folder").count();
     assert_eq!(names, 0, "the file has no name");
     let used: u64 = sizes.into_iter().map(|len| (len as u64).next_multiple_of(ALIGNMENT)).sum();
     assert_eq!((disk.usage().in_use, disk.usage().peak), (used, used));
@@ -435,9 +435,10 @@ fn blocks_spilled_by_a_thread_that_ended_are_whole() {
 #[test]
 fn a_folder_in_memory_is_accepted_with_a_warning() {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-    let folder = match mounts.contains(" /dev/shm tmpfs ") {
-        true => tempfile::tempdir_in("/dev/shm").map_err(|error| format!("/dev/shm: {error}")),
-        false => Err("/dev/shm is not in memory".to_owned()),
+    let folder = if mounts.contains(" /dev/shm tmpfs ") {
+        tempfile::tempdir_in("/dev/shm").map_err(|error| format!("/dev/shm: {error}"))
+    } else {
+        Err("/dev/shm is not in memory".to_owned())
     };
     let Some(folder) = Need::MemoryFolder.found(folder) else { return };
     let lines = Lines::default();
