@@ -102,10 +102,9 @@ impl<I: Backend> StagePass<I> {
         stream: Option<Tensor<I, 3>>,
         kernels: Plain,
     ) -> Option<Tensor<I, 3>> {
+        let mut stream = stream.unwrap_or_else(|| self.embedded(model, kernels));
         let pass = &mut self.0;
         let dropout = pass.options.dropout;
-        let mut stream =
-            stream.unwrap_or_else(|| model.part(0..0).valid().embed(pass.inputs.clone(), dropout, &kernels));
         for segment in &stage.segments {
             let part = model.part(segment.clone()).valid();
             if segment.start > 0 || !stage.begins {

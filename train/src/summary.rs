@@ -256,7 +256,7 @@ pub(crate) fn weights_digest<B: Backend>(
         on_demand: learner.gpt.on_demand(),
         packed: learner.gpt.packed(),
         embedding: learner.gpt.rows_on_demand().cloned().map(|rows| (learner.gpt.wte.id, rows)),
-        owners: if ranks.stages() > 1 { owners.collect() } else { HashMap::new() },
+        owners: if ranks.form_pipelines() { owners.collect() } else { HashMap::new() },
         ranks: Some(ranks),
         path: Vec::new(),
         failure: None,
@@ -325,8 +325,9 @@ impl<B: Backend> WeightsDigest<'_, B> {
             let failure = self.read(param, |bytes| {
                 sha.update(bytes);
                 for piece in bytes.chunks(PIECE).filter(|_| sends) {
-                    outcome = std::mem::replace(&mut outcome, Ok(()))
-                        .and_then(|()| pass(ranks, owner, &mut piece.to_vec()));
+                    if outcome.is_ok() {
+                        outcome = pass(ranks, owner, &mut piece.to_vec());
+                    }
                 }
             });
             self.failure = self.failure.take().or(failure);

@@ -105,7 +105,7 @@ impl Test {
             .then(|| Passed::open(workspace.target.join("tests-passed"), self.continues))
             .transpose()?;
         let lanes = Lanes::of_machine();
-        let alone = variables.clone();
+        let for_documentation = variables.clone();
         variables.push((TEST_THREADS, lanes.threads.to_string()));
         let run = Run { size, variables, lacking: not_run, passed };
         let so_far = Mutex::new((Outcome::default(), &mut *times));
@@ -123,7 +123,7 @@ impl Test {
         let is_documented = self.package.is_empty() || !documented.is_empty();
         if self.filters.is_empty() && is_documented {
             let ran = times.measure("compile", "and run documentation's examples", |_| {
-                build::documentation(size, &documented, &alone)
+                build::documentation(size, &documented, &for_documentation)
             })?;
             outcome.add("documentation's examples", &ran);
         }

@@ -32,7 +32,7 @@ pub(crate) struct Owned {
 impl Owners {
     /// The same on all ranks.
     pub(crate) fn new<B: Backend>(config: &Config, gpt: &Gpt<B>, ranks: &Ranks) -> Self {
-        let (shard, are_stages) = (config.memory.shard, ranks.stages() > 1);
+        let (shard, are_stages) = (config.memory.shard, ranks.form_pipelines());
         if ranks.is_alone() || !(are_stages || shard.has_owners()) {
             return Self::default();
         }
@@ -103,7 +103,7 @@ pub(crate) fn held(config: &Config, ranks: &Ranks) -> impl Fn(&str) -> bool + us
     let shard = if ranks.is_alone() { ShardKind::None } else { config.memory.shard };
     let parameters = config.model.parameters();
     let owners = divided(config, parameters.iter(), ranks);
-    let are_stages = ranks.stages() > 1;
+    let are_stages = ranks.form_pipelines();
     let others = parameters.into_iter().zip(owners).filter_map(|(parameter, owner)| {
         (owner != own(ranks) && (are_stages || is_gathered(shard, &parameter))).then_some(parameter.name)
     });
@@ -112,7 +112,7 @@ pub(crate) fn held(config: &Config, ranks: &Ranks) -> impl Fn(&str) -> bool + us
 }
 
 fn own(ranks: &Ranks) -> usize {
-    if ranks.stages() > 1 { ranks.stage() } else { ranks.rank() }
+    if ranks.form_pipelines() { ranks.stage() } else { ranks.rank() }
 }
 
 fn divided<'p>(
@@ -120,7 +120,7 @@ fn divided<'p>(
     parameters: impl Iterator<Item = &'p ParameterInfo>,
     ranks: &Ranks,
 ) -> Vec<usize> {
-    if ranks.stages() > 1 {
+    if ranks.form_pipelines() {
         let stages = stages(config, ranks.stages());
         return parameters.map(|parameter| stage_of(&stages, parameter.part)).collect();
     }

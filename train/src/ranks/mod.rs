@@ -270,6 +270,10 @@ impl Ranks {
         self.layout.stages
     }
 
+    pub(crate) fn form_pipelines(&self) -> bool {
+        self.stages() > 1
+    }
+
     pub(crate) fn stage(&self) -> usize {
         self.rank() % self.stages()
     }

@@ -15,7 +15,6 @@ use exchange::{Engine, Message};
 use super::background_sums::Returned;
 use super::{LEFT, Ranks};
 
-/// Messages move during a look.
 const LOOK: Duration = Duration::from_micros(50);
 const IDLE_LOOK: Duration = Duration::from_millis(1);
 

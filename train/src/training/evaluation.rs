@@ -227,7 +227,7 @@ impl<I: Offloadable> Trainer<I> {
             events.process_valid(LearnerEvent::ProcessedItem(item));
         };
         let model = self.model.valid();
-        if self.ranks.stages() > 1 {
+        if self.ranks.form_pipelines() {
             let texts = (&**validation, &data.tokenizer);
             return measured_by_stages(&model, texts, own, show, &mut self.ranks);
         }

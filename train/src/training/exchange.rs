@@ -62,7 +62,7 @@ impl Exchange {
         if ranks.is_alone() {
             return Self::Alone(Alone);
         }
-        if ranks.stages() > 1 {
+        if ranks.form_pipelines() {
             return Self::Pipeline(Pipeline);
         }
         match settings.exchange {
@@ -79,7 +79,7 @@ impl Exchange {
         if world <= micro_batches {
             return Ok(());
         }
-        let what = if ranks.stages() > 1 { "pipelines" } else { "ranks" };
+        let what = if ranks.form_pipelines() { "pipelines" } else { "ranks" };
         let text = format!(
             "{world} {what} share {micro_batches} micro-batches of a step, so some have nothing to do; raise \
              `train.accumulate` and lower `train.micro_batch`"

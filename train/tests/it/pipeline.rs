@@ -4,13 +4,9 @@ use serde_json::Value;
 
 use crate::program::{assert_success, json, stderr};
 use crate::ranks::{SHARED, has_mpi};
-use crate::tiny::{TIGHT, Tiny, bits};
+use crate::tiny::{TIGHT, Tiny, bits, number};
 
 const STAGES: [&str; 4] = ["ranks.pipeline=2", "train.recompute=1", "model.n_layer=4", "eval.questions=[]"];
-
-fn number(record: &Value, key: &str) -> u64 {
-    record[key].as_u64().unwrap_or_else(|| panic!("{key} of {record}"))
-}
 
 #[test]
 fn stages_evaluate_save_and_resume_as_one_process() {

@@ -153,6 +153,10 @@ fn training<'a>(out: &'a str, settings: &[&'a str]) -> Vec<&'a str> {
     begin.into_iter().chain(settings.iter().flat_map(|setting| ["--set", setting])).collect()
 }
 
+pub(crate) fn number(record: &Value, key: &str) -> u64 {
+    record[key].as_u64().unwrap_or_else(|| panic!("{key} of {record}"))
+}
+
 pub(crate) fn bits(summary: &Value) -> [String; 2] {
     ["losses_sha256", "weights_sha256"].map(|key| {
         let digest = summary[key].as_str().expect("a digest");

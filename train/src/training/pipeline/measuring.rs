@@ -9,16 +9,16 @@ use bytemuck::Pod;
 use models::{Chunks, PassOptions, Plain};
 
 use super::super::Learner;
-use super::{Cut, Line, MEASURED, bytes, shape, tensor};
+use super::{Cut, Line, send, shape, tensor};
 use crate::data::MicroBatch;
 use crate::progress::Validation;
-use crate::ranks::{Pipe, Ranks};
+use crate::ranks::{Pipe, Ranks, Route};
 
 pub(in crate::training) struct Measuring<'m, B: Backend> {
     learner: &'m Learner<B>,
     line: Line,
     pipe: Pipe,
-    /// Batches that the last stage has not reported yet.
+    /// Batches that the last stage has not reported.
     ahead: usize,
     failure: Option<String>,
 }
@@ -29,9 +29,7 @@ impl<'m, B: Backend> Measuring<'m, B> {
         Ok(Self { learner, line, pipe: ranks.begin_pipe()?, ahead: 0, failure: None })
     }
 
-    fn hear_last(&mut self) {
-        let (_, stages) = self.line.place;
-        let route = (self.line.first + stages - 1, MEASURED);
+    fn hear_last(&mut self, route: Route) {
         self.pipe.expect(route, 1);
         // A failed call is reported at the end.
         _ = self.pipe.take(route);
@@ -40,10 +38,10 @@ impl<'m, B: Backend> Measuring<'m, B> {
 
     /// Zeros but on the last stage. Others go on after a failure.
     pub(in crate::training) fn step(&mut self, micro_batch: &MicroBatch) -> Validation {
-        let (counted, (number, stages)) = (micro_batch.counted(), self.line.place);
-        if number == 0 && self.line.stage.begins {
+        let (counted, (_, stages)) = (micro_batch.counted(), self.line.place);
+        if let Some(last) = self.line.hears() {
             if self.ahead == stages {
-                self.hear_last();
+                self.hear_last(last);
             }
             self.ahead += 1;
         }
@@ -51,8 +49,8 @@ impl<'m, B: Backend> Measuring<'m, B> {
             self.failure.get_or_insert(failure);
             0.0
         });
-        if self.line.stage.ends && !self.line.stage.embeds {
-            self.pipe.send((self.line.first, MEASURED), vec![0]);
+        if let Some(first) = self.line.measures() {
+            self.pipe.send(first, vec![0]);
         }
         Validation { sum, counted, failure: None }
     }
@@ -63,16 +61,9 @@ impl<'m, B: Backend> Measuring<'m, B> {
         let shape = shape(micro_batch, gpt.config().n_embd);
         let batch = micro_batch.upload::<B>(gpt.rows_on_demand(), &device);
         let mut failure = None;
-        let mut send = |pipe: &Pipe, to, stream| {
-            let bytes = bytes(stream).unwrap_or_else(|(why, zeros)| {
-                failure.get_or_insert(why);
-                zeros
-            });
-            pipe.send(to, bytes);
-        };
-
         if let Some(cut) = embedding {
-            send(&self.pipe, cut.forward(), gpt.embed(batch.inputs.clone(), None, &kernels));
+            let embedded = gpt.embed(batch.inputs.clone(), None, &kernels);
+            send(&self.pipe, cut.forward(), embedded, &mut failure);
         }
         let stream = match input.map(Cut::forward) {
             None => gpt.embed(batch.inputs, None, &kernels),
@@ -84,7 +75,7 @@ impl<'m, B: Backend> Measuring<'m, B> {
         };
         let stream = gpt.run_blocks(stage.blocks(), stream, None, &kernels);
         if let Some(cut) = output {
-            send(&self.pipe, cut.forward(), stream);
+            send(&self.pipe, cut.forward(), stream, &mut failure);
             return failure.map_or(Ok(0.0), Err);
         }
 
@@ -100,8 +91,10 @@ impl<'m, B: Backend> Measuring<'m, B> {
         measured: anyhow::Result<Vec<T>>,
         ranks: &mut Ranks,
     ) -> anyhow::Result<Vec<T>> {
-        while measured.is_ok() && self.ahead > 0 {
-            self.hear_last();
+        if let (Some(last), true) = (self.line.hears(), measured.is_ok()) {
+            while self.ahead > 0 {
+                self.hear_last(last);
+            }
         }
         let ended = ranks.end_pipe(self.pipe);
         let mut measured = measured?;

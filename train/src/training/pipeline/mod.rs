@@ -50,7 +50,7 @@ impl Cut {
 pub(super) struct Line {
     pub(super) stage: Stage,
     place: (usize, usize),
-    /// The rank of its first stage.
+    /// Rank of its first stage.
     first: usize,
     /// Before the first segment, unless the stage embeds for itself.
     input: Option<Cut>,
@@ -73,6 +73,16 @@ impl Line {
         let output = (!stage.ends).then_some(Cut { rank: first + number + 1, tag: STREAM });
         let embedding = stage.embeds.then_some(Cut { rank: first, tag: EMBEDDED });
         Self { stage, place, first, input, output, embedding }
+    }
+
+    /// The last stage reports batches to a first one that could run ahead.
+    fn measures(&self) -> Option<Route> {
+        (self.stage.ends && !self.stage.embeds).then_some((self.first, MEASURED))
+    }
+
+    fn hears(&self) -> Option<Route> {
+        let (number, stages) = self.place;
+        (number == 0 && self.stage.begins).then_some((self.first + stages - 1, MEASURED))
     }
 
     fn needs(&self, work: Work) -> Option<Route> {
@@ -194,13 +204,18 @@ impl<I: Managed> Passes<'_, I> {
     }
 
     fn send(&mut self, to: Option<Route>, stream: Option<Tensor<I, 3>>, sum: &mut Sum<'_, I>) {
-        let (Some(to), Some(stream)) = (to, stream) else { return };
-        let bytes = bytes(stream).unwrap_or_else(|(failure, zeros)| {
-            sum.failure.get_or_insert(failure);
-            zeros
-        });
-        self.pipe.send(to, bytes);
+        if let (Some(to), Some(stream)) = (to, stream) {
+            send(self.pipe, to, stream, &mut sum.failure);
+        }
     }
+}
+
+fn send<B: Backend>(pipe: &Pipe, to: Route, stream: Tensor<B, 3>, failure: &mut Option<String>) {
+    let bytes = bytes(stream).unwrap_or_else(|(why, zeros)| {
+        failure.get_or_insert(why);
+        zeros
+    });
+    pipe.send(to, bytes);
 }
 
 fn shape(micro_batch: &MicroBatch, width: usize) -> [usize; 3] {

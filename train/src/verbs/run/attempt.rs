@@ -174,7 +174,7 @@ impl Part<'_> {
             let gathering = GatherSession::begin(window, ranks)?;
             gathering.end(training::trial::<I>(&learner, &session, true), ranks)?;
         }
-        let is_whole = ranks.stages() == 1;
+        let is_whole = !ranks.form_pipelines();
         if !is_whole {
             training::trial_of_stages::<I>(&learner, &session, ranks)?;
         }
@@ -203,7 +203,7 @@ impl Part<'_> {
     ) -> anyhow::Result<()> {
         let stats = stats::<I>(device);
         let gathering = GatherSession::begin(outcome.window.as_ref(), &mut outcome.ranks)?;
-        if outcome.ranks.stages() > 1 {
+        if outcome.ranks.form_pipelines() {
             outcome.peaks = outcome.peaks.of_all(&mut outcome.ranks)?;
         }
         let digest = weights_digest(&outcome.learner, &outcome.session.config, &mut outcome.ranks);
