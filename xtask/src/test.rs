@@ -121,7 +121,7 @@ impl Test {
         // Cargo fails if no named package has a library.
         let documented = documented(&workspace, &self.package)?;
         let is_documented = self.package.is_empty() || !documented.is_empty();
-        if self.filters.is_empty() && is_documented {
+        if size > Size::Quick && self.filters.is_empty() && is_documented {
             let ran = times.measure("compile", "and run documentation's examples", |_| {
                 build::documentation(size, &documented, &for_documentation)
             })?;

@@ -8,8 +8,8 @@ pub(super) use unknown::{free_on, no_disk, open, read, reserve, write};
 #[cfg(target_os = "linux")]
 mod linux {
     use rustix::fs::{
-        FallocateFlags, Mode, OFlags, fallocate, fcntl_getfl, fcntl_setfl, fstatfs, open as open_file,
-        statvfs, unlink,
+        FallocateFlags, Mode, OFlags, StatVfs, fallocate, fcntl_getfl, fcntl_setfl, fstatfs, fstatvfs,
+        open as open_file, statvfs, unlink,
     };
     use rustix::io::Errno;
     use std::fs::File;
@@ -54,11 +54,18 @@ mod linux {
     }
 
     pub(in super::super) fn free_on(folder: &Path) -> Option<u64> {
-        let facts = statvfs(folder).ok()?;
-        Some(facts.f_bavail * facts.f_frsize)
+        Some(free(statvfs(folder).ok()?))
     }
 
+    fn free(facts: StatVfs) -> u64 {
+        facts.f_bavail * facts.f_frsize
+    }
+
+    /// Asking for more than there is would fill the disk for a moment.
     pub(in super::super) fn reserve(file: &File, len: u64) -> io::Result<()> {
+        if fstatvfs(file).is_ok_and(|facts| free(facts) < len) {
+            return Err(Errno::NOSPC.into());
+        }
         Ok(fallocate(file, FallocateFlags::empty(), 0, len)?)
     }
 

@@ -10,6 +10,7 @@ use crate::{
     fibers::Fibers,
     findings::{Fault, require},
     handles::{Handles, Record},
+    haste::Haste,
     kernels::Launch,
     memory::{DeviceMemory, FRESH, PinnedMemory, Rows, copy, fill},
     races::{Access, Clock, KnownOrder, Moment, Races},
@@ -64,6 +65,7 @@ pub(crate) struct Driver {
     pub(crate) failures: Failures,
     races: Races,
     fibers: Fibers,
+    haste: Haste,
 }
 
 pub(crate) static WORK_DONE: Condvar = Condvar::new();
@@ -97,6 +99,7 @@ impl Driver {
             failures: Failures::new(settings.faults),
             races: Races::default(),
             fibers: Fibers::default(),
+            haste: Haste::new(settings.device.haste),
         }
     }
 
@@ -286,6 +289,7 @@ impl Driver {
     fn launch(&mut self, mut launch: Launch) {
         let operands: Vec<(u64, bool)> = launch.operands().collect();
         let kernel = Arc::clone(&launch.kernel);
+        let shape = [launch.grid, launch.block];
         let actor = format!("kernel {}", kernel.name);
         let holding = |(address, _): &(u64, bool)| {
             require(self.device.check_pending(&(*address..*address + 1), &actor))
@@ -293,7 +297,8 @@ impl Driver {
         let allocations = operands.iter().map(holding).collect();
         let running = RunningKernel { kernel: kernel.name.clone(), allocations };
         let fibers = &mut self.fibers;
-        segfault::with_running_kernel(&running, || launch.run(fibers));
+        let compute = || segfault::with_running_kernel(&running, || launch.run(fibers));
+        self.haste.run(&kernel, shape, compute);
         let written: Vec<u64> =
             operands.into_iter().filter(|(_, writes)| *writes).map(|(address, _)| address).collect();
         for address in &written {

@@ -24,7 +24,7 @@ use stacks::Stacks;
 use switch::switch;
 
 #[repr(C)]
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Dim {
     pub(crate) x: u32,
     pub(crate) y: u32,

@@ -12,6 +12,7 @@ mod failures;
 mod fibers;
 mod findings;
 mod handles;
+mod haste;
 mod kernels;
 mod memory;
 mod prices;

@@ -59,6 +59,8 @@ pub(crate) struct Device {
     pub(crate) capability: u32,
     /// Otherwise work takes its time on the simulated clock and moves no byte.
     pub(crate) computes: bool,
+    /// A kernel that ran before computes nothing and takes this part of its time.
+    pub(crate) haste: u32,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -89,7 +91,7 @@ pub(crate) struct Compiler {
 }
 
 const PREFIX: &str = "STAND_IN_";
-const KNOWN: [&str; 24] = [
+const KNOWN: [&str; 25] = [
     "MODE",
     "SEED",
     "RACES",
@@ -103,6 +105,7 @@ const KNOWN: [&str; 24] = [
     "STICKY",
     "CC",
     "COMPUTE",
+    "HASTE",
     "DEVICES",
     "REPORT",
     "TRACE",
@@ -169,6 +172,7 @@ impl Settings {
             count: devices,
             capability: given.number("CC", 70, "a compute capability such as 70", &u32::from_str_radix)?,
             computes: given.parsed("COMPUTE", true, "0 or 1", switch)?,
+            haste: given.number("HASTE", 1, "a number", &u32::from_str_radix)?.max(1),
         };
         let memory = Memory {
             device: given.parsed("VRAM", 4 << 30, SIZE, size)?,
@@ -298,6 +302,7 @@ mod tests {
             ("STAND_IN_STICKY", "1"),
             ("STAND_IN_CC", "80"),
             ("STAND_IN_COMPUTE", "0"),
+            ("STAND_IN_HASTE", "16"),
             ("STAND_IN_DEVICES", "2"),
             ("STAND_IN_REPORT", "-"),
             ("STAND_IN_TRACE", ""),
@@ -311,7 +316,7 @@ mod tests {
         assert_eq!((settings.memory.granule, settings.memory.reuse), (2 << 20, true));
         let faults = Faults { allocations_after: Some(3), copies_after: Some(0), sticky: true };
         assert_eq!(settings.faults, faults);
-        assert_eq!(settings.device, Device { count: 2, capability: 80, computes: false });
+        assert_eq!(settings.device, Device { count: 2, capability: 80, computes: false, haste: 16 });
         assert_eq!((settings.report, settings.trace), (Some("-".into()), None));
         assert_eq!((settings.prices.link.pinned, settings.compiler.flags.len()), (1e9, 2));
         assert_eq!(settings.compiler.program, "g++");

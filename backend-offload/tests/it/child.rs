@@ -90,6 +90,7 @@ impl Facts {
 }
 
 #[must_use]
+#[derive(Clone)]
 pub struct Child {
     scenario: &'static str,
     parameters: Facts,
@@ -116,6 +117,13 @@ impl Child {
     pub fn directory(mut self, directory: PathBuf) -> Self {
         self.directory = Some(directory);
         self
+    }
+
+    /// Whether it trains a program in a folder where autotune has chosen no kernel.
+    #[cfg(feature = "cuda")]
+    pub fn is_untuned(&self) -> bool {
+        let trains = ["cube/train plain", "cube/train", "cube/faults"].contains(&self.scenario);
+        trains && self.directory.as_ref().is_some_and(|folder| !folder.join("autotune").exists())
     }
 
     /// # Panics

@@ -50,7 +50,9 @@ fn resolve(project: &Project) -> Result<()> {
     fs::write(folder.join("Cargo.toml"), manifest)?;
     fs::write(folder.join("src/main.rs"), project.program)?;
     fs::copy(workspace::root().join("Cargo.lock"), folder.join("Cargo.lock"))?;
-    let metadata = Invocation::cargo("metadata --offline --quiet --format-version 1").output(&folder)?;
+    // Packages for other systems may not be downloaded.
+    let metadata = "metadata --offline --quiet --format-version 1 --filter-platform host-tuple";
+    let metadata = Invocation::cargo(metadata).output(&folder)?;
     anyhow::ensure!(
         metadata.contains("\"name\":\"backend-offload\""),
         "it does not depend on backend-offload"

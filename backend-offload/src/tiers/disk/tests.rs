@@ -8,6 +8,8 @@ use super::super::system;
 use super::*;
 use std::fs;
 use std::sync::Barrier;
+use std::sync::atomic::AtomicBool;
+use std::thread;
 use suite::Need;
 
 #[repr(C, align(4096))]
@@ -399,7 +401,7 @@ fn blocks_needed_soon_displace_read_ahead_blocks_that_are_not() {
             if disk.bounce().has_read(after.number) {
                 break;
             }
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            thread::sleep(std::time::Duration::from_millis(10));
         }
         assert!(disk.bounce().has_read(after.number), "the other one has all buffers");
 
@@ -415,7 +417,7 @@ fn blocks_needed_soon_displace_read_ahead_blocks_that_are_not() {
 fn blocks_spilled_by_a_thread_that_ended_are_whole() {
     by_each_means(64 << 20, |_, disk| {
         let begun = Barrier::new(2);
-        let spilled = std::thread::scope(|scope| {
+        let spilled = thread::scope(|scope| {
             let work = || {
                 let spilled = disk.write(&contents(6 * PIECE, 1)).expect("room");
                 begun.wait();
@@ -467,4 +469,25 @@ fn an_unusable_disk_is_refused_when_it_is_opened() {
     let endless = Disk::open(folder.path(), 8 << 40).expect_err("no disk here is so large");
     assert!(endless.to_string().contains("taking 8.00 TiB"), "{endless}");
     assert!(Disk::open(folder.path(), 4095).is_err());
+}
+
+#[test]
+fn a_disk_that_is_refused_takes_no_space_meanwhile() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let free = || free_on(folder.path()).expect("known");
+    let (before, is_refused) = (free(), AtomicBool::new(false));
+    let least = thread::scope(|scope| {
+        let lowest = scope.spawn(|| {
+            let mut least = u64::MAX;
+            while !is_refused.load(Ordering::Relaxed) {
+                least = least.min(free());
+            }
+            least
+        });
+        let refused = Disk::open(folder.path(), before + (1 << 30)).is_err();
+        is_refused.store(true, Ordering::Relaxed);
+        assert!(refused);
+        lowest.join().expect("it looked")
+    });
+    assert!(least > before / 2, "{least} of {before} bytes were free");
 }

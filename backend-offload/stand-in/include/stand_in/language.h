@@ -129,9 +129,10 @@ template <class... A, void (*K)(A...)> struct stand_in_entry<K> {
     }
 };
 
-// `stand_in_places` is defined at the top of each translated kernel.
+// `stand_in_places` is defined at the top of each translated kernel. One function is compiled: a thread or a whole grid.
 #define STAND_IN_KERNEL(function, waits, shared)                                                    \
     extern "C" __attribute__((visibility("default"))) const stand_in_object stand_in_kernel = {     \
         #function, stand_in_entry<function>::count, waits, stand_in_entry<function>::sizes,         \
         stand_in_entry<function>::kinds, shared, stand_in_places, stand_in_entry<function>::bind,   \
-        stand_in_entry<function>::thread, stand_in_entry<function>::grid};
+        (waits) ? stand_in_entry<function>::thread : nullptr,                                       \
+        (waits) ? nullptr : stand_in_entry<function>::grid};

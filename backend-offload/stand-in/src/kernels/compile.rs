@@ -32,6 +32,9 @@ const INCLUDE: &str = "--include-path=";
 pub(crate) fn compile(source: &str, options: &[String]) -> Result<Image, String> {
     let headers = Headers::find(options)?;
     let translation = translate(source)?;
+    if !settings().device.computes {
+        return Ok(Image::Uncompiled(translation.signature));
+    }
     let compiler = compiler()?;
     let key = key(&translation, &headers, compiler);
     let folder = &settings().compiler.cache;
@@ -43,7 +46,7 @@ pub(crate) fn compile(source: &str, options: &[String]) -> Result<Image, String>
             .map_err(|error| format!("error: the folder for kernels, {}: {error}", folder.display()))?;
         build(&key.path(folder, "cpp"), &object, &headers.folder)?;
     }
-    Ok(Image { object, places: translation.places })
+    Ok(Image::Compiled { object, places: translation.places })
 }
 
 fn key(translation: &Translation, headers: &Headers, compiler: &str) -> Key {

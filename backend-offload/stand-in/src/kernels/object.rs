@@ -3,31 +3,53 @@
 use std::{
     ffi::{CStr, CString, c_char, c_void},
     path::PathBuf,
+    ptr,
 };
 
 use crate::fibers::{KernelFn, Position, SERVICES, Services};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Image {
-    pub(super) object: PathBuf,
-    pub(super) places: Vec<u32>,
+pub(crate) enum Image {
+    Compiled {
+        object: PathBuf,
+        places: Vec<u32>,
+    },
+    /// Nothing is computed.
+    Uncompiled(Signature),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Signature {
+    pub(super) name: String,
+    pub(super) parameters: Vec<Parameter>,
 }
 
 const FIRST_LINE: &str = "// A kernel of the stand-in for CUDA";
+const UNCOMPILED: &str = "uncompiled ";
 
 impl Image {
     pub(crate) fn text(&self) -> String {
-        let places: Vec<String> = self.places.iter().map(u32::to_string).collect();
-        format!("{FIRST_LINE}\n{}\n{}\n", self.object.display(), places.join(" "))
+        let (first, second) = match self {
+            Self::Compiled { object, places } => {
+                (object.display().to_string(), places.iter().map(u32::to_string).collect::<Vec<_>>())
+            }
+            Self::Uncompiled(Signature { name, parameters }) => {
+                (format!("{UNCOMPILED}{name}"), parameters.iter().map(|kind| kind.letter().into()).collect())
+            }
+        };
+        format!("{FIRST_LINE}\n{first}\n{}\n", second.join(" "))
     }
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         lines.next().filter(|line| *line == FIRST_LINE)?;
-        let object = lines.next()?.into();
-        let places =
-            lines.next()?.split_whitespace().map(|place| place.parse().ok()).collect::<Option<_>>()?;
-        Some(Self { object, places })
+        let (first, mut second) = (lines.next()?, lines.next()?.split_whitespace());
+        if let Some(name) = first.strip_prefix(UNCOMPILED) {
+            let parameters = second.map(Parameter::of_letter).collect::<Option<_>>()?;
+            return Some(Self::Uncompiled(Signature { name: name.to_owned(), parameters }));
+        }
+        let places = second.by_ref().map(|place| place.parse().ok()).collect::<Option<_>>()?;
+        Some(Self::Compiled { object: first.into(), places })
     }
 }
 
@@ -36,6 +58,20 @@ pub(crate) enum Parameter {
     Value,
     Pointer,
     PointerToConst,
+}
+
+impl Parameter {
+    fn letter(self) -> &'static str {
+        match self {
+            Self::Value => "v",
+            Self::Pointer => "p",
+            Self::PointerToConst => "c",
+        }
+    }
+
+    fn of_letter(letter: &str) -> Option<Self> {
+        [Self::Value, Self::Pointer, Self::PointerToConst].into_iter().find(|kind| kind.letter() == letter)
+    }
 }
 
 /// `stand_in_object` of the device headers.
@@ -75,8 +111,11 @@ unsafe impl Sync for Kernel {}
 
 impl Kernel {
     pub(crate) fn load(image: &Image) -> Result<Self, String> {
-        let path =
-            CString::new(image.object.to_string_lossy().as_bytes()).map_err(|error| error.to_string())?;
+        let (file, places) = match image {
+            Image::Compiled { object, places } => (object, places),
+            Image::Uncompiled(signature) => return Ok(Self::without_code(signature)),
+        };
+        let path = CString::new(file.to_string_lossy().as_bytes()).map_err(|error| error.to_string())?;
         // SAFETY: objects made by `compile` run nothing when loaded.
         let object = unsafe {
             let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
@@ -87,7 +126,7 @@ impl Kernel {
         };
         // SAFETY: the headers export this structure from every kernel, and the object stays loaded.
         let Some(object) = (unsafe { object.as_ref() }) else {
-            return Err(format!("{} exports no kernel", image.object.display()));
+            return Err(format!("{} exports no kernel", file.display()));
         };
 
         let count = object.parameters as usize;
@@ -114,9 +153,25 @@ impl Kernel {
             shared: object.shared,
             thread: object.thread,
             grid: object.grid,
-            places: image.places.clone(),
+            places: places.clone(),
             places_in_object: object.places,
         })
+    }
+
+    fn without_code(Signature { name, parameters }: &Signature) -> Self {
+        unsafe extern "C" fn nothing(_: *mut *mut c_void) {}
+        let size = |kind: &Parameter| if *kind == Parameter::Value { 0 } else { size_of::<u64>() };
+        Self {
+            name: name.clone(),
+            parameters: parameters.iter().map(|kind| (*kind, size(kind))).collect(),
+            waits: false,
+            position: ptr::null_mut(),
+            shared: ptr::null_mut(),
+            thread: nothing,
+            grid: nothing,
+            places: Vec::new(),
+            places_in_object: ptr::null_mut(),
+        }
     }
 
     /// Modules of one object may differ in offsets.
@@ -140,7 +195,12 @@ mod tests {
     #[test]
     fn an_image_written_as_ptx_is_read_back_whole() {
         for places in [vec![], vec![0, 64, 16]] {
-            let image = Image { object: "/a b/c.so".into(), places };
+            let image = Image::Compiled { object: "/a b/c.so".into(), places };
+            assert_eq!(Image::parse(&image.text()), Some(image));
+        }
+        let parameters = vec![Parameter::Pointer, Parameter::PointerToConst, Parameter::Value];
+        for parameters in [vec![], parameters] {
+            let image = Image::Uncompiled(Signature { name: "k".to_owned(), parameters });
             assert_eq!(Image::parse(&image.text()), Some(image));
         }
         assert_eq!(Image::parse(".version 8.0\n.target sm_70\n"), None);

@@ -4,6 +4,7 @@ use super::{
     SHARED_BYTES,
     canonical::{Canonical, canonical},
     lockstep::in_lockstep,
+    object::{Parameter, Signature},
     ptx::replace_assembly,
 };
 
@@ -11,6 +12,7 @@ use super::{
 pub(super) struct Translation {
     pub(super) text: String,
     pub(super) places: Vec<u32>,
+    pub(super) signature: Signature,
 }
 
 const WAITS: [&str; 8] = [
@@ -30,6 +32,7 @@ pub(super) fn translate(source: &str) -> Result<Translation, String> {
     check_cluster(source)?;
     let Canonical { text, places } = canonical(source);
     let text = in_lockstep(&mark_maps(&replace_assembly(&text)?));
+    let signature = Signature { name: name.to_owned(), parameters: parameters(&text, name) };
     let ptx = if text.contains("stand_in_ptx::") { "#include <stand_in/ptx.h>\n" } else { "" };
     let waits = WAITS.iter().any(|word| text.contains(word));
     let (shared, definition) = if text.contains("dynamic_shared_mem") {
@@ -40,10 +43,12 @@ pub(super) fn translate(source: &str) -> Result<Translation, String> {
     let count = places.len().max(1);
     // The headers' `static` suits static shared memory only.
     let text = text.replace("extern __shared__", "extern");
+    // Not compiled once more for other objects.
+    let text = text.replace("extern \"C\" __global__", "static __global__");
     let text = format!(
         "static unsigned stand_in_places[{count}];\n{ptx}{text}\n{definition}STAND_IN_KERNEL({name}, {waits}, {shared})\n"
     );
-    Ok(Translation { text, places })
+    Ok(Translation { text, places, signature })
 }
 
 /// CubeCL 0.10 swaps `const` of buffers below tensor maps.
@@ -87,9 +92,33 @@ fn kernel_name(source: &str) -> Option<&str> {
     }
 }
 
+fn parameters(text: &str, name: &str) -> Vec<Parameter> {
+    let after = text.split_once("__global__").map_or(text, |(_, after)| after);
+    let after = after.split_once(name).map_or(after, |(_, after)| after);
+    let list = after.split_once('(').and_then(|(_, rest)| rest.split_once(')'));
+    let list = list.map_or("", |(list, _)| list).split(',').map(str::trim);
+    list.filter(|parameter| !parameter.is_empty())
+        .map(|parameter| match (parameter.contains('*'), parameter.starts_with("const ")) {
+            (true, true) => Parameter::PointerToConst,
+            (true, false) => Parameter::Pointer,
+            (false, _) => Parameter::Value,
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parameters_are_pointers_pointers_to_const_and_values() {
+        use Parameter::{Pointer, PointerToConst, Value};
+        let of = |text: &str| translate(text).unwrap().signature.parameters;
+        let all = "extern \"C\" __global__ void __launch_bounds__(64)k (\n    float_4* buffer_0, \
+                   const int32* __restrict__ buffer_1, const __grid_constant__ info_st info\n) { f(1, 2); }";
+        assert_eq!(of(all), [Pointer, PointerToConst, Value]);
+        assert_eq!(of("__global__ void k() {}"), []);
+    }
 
     #[test]
     fn the_kernel_name_is_the_identifier_before_the_parameters() {

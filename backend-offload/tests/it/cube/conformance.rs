@@ -34,6 +34,8 @@ fn results<B: AutodiffBackend>(device: &B::Device, parameters: &Facts) -> Facts 
         let start = |n: usize| {
             let mut list = operations::<B>();
             list.retain(|operation| left_out != Some(operation.name));
+            // Compiling their kernels takes a minute.
+            list = list.into_iter().step_by(suite::size().pick(3, 1, 1)).collect();
             let shift = n * list.len() / threads;
             list.rotate_left(shift);
             scope.spawn(move || list.into_iter().map(|o| (o.name, outcome(&o, device))).collect())
@@ -69,7 +71,7 @@ fn assert_same(plain: &Report, spilled: &Report) {
         all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     };
     let expected = outcomes(plain);
-    assert!(expected.len() > 40, "the suite ran: {} operations", expected.len());
+    assert!(expected.len() > suite::size().pick(14, 40, 40), "the suite ran: {} operations", expected.len());
     let found = outcomes(spilled);
     for (expected, found) in expected.iter().zip(&found) {
         assert_eq!(expected, found);
@@ -96,6 +98,9 @@ fn everything_managed(machine: &Machine, threads: usize, budget: &str) -> Child 
 }
 
 fn every_operation_equals_the_plain_backend_at_any_budget_from_several_threads(machine: &Machine) {
+    if suite::size() == Size::Quick && machine.follows_another() {
+        return;
+    }
     let plain = machine.run(adapted(machine, machine.child("cube/operations plain")).with("threads", 1));
     // Threads spin while CubeCL's queues are full: eight may take six times as long as two.
     let settings = match suite::size() {

@@ -9,7 +9,7 @@ fn read_in_background(spilled: &Spilled, into: &mut [u8]) -> Result<(), OffloadE
             Some(under_way) => landing = under_way,
             None => return Ok(()),
         }
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        thread::sleep(std::time::Duration::from_millis(1));
     }
     panic!("it never ends");
 }
