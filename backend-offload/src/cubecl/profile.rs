@@ -6,9 +6,6 @@
 //! a sample; a candidate fails without warm-up or recorded samples; if every candidate fails, the tuner panics.
 //! Otherwise a permanent file, shared with the plain runtime, gets one line of results.
 //!
-//! Under a budget, samples can contain copies, and candidates may be unable to run: beyond the budget, or over an
-//! operand without contents. Neither may panic or count as a time.
-//!
 //! # Guarantees
 //!
 //! - **Room first.** Before a sample, the previous one's operands are loaded, its other memory gets room, and uploads
@@ -21,8 +18,6 @@
 //!   after a kill, at the next start of an offloaded device.
 //! - **Candidates do not disturb each other.** A failed candidate's marks on its outputs end with the sample: the next
 //!   one writes the same buffers.
-//!
-//! A candidate that the runtime itself refuses fails, as on the plain runtime.
 
 mod sampling;
 

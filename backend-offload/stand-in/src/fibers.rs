@@ -1,7 +1,6 @@
 //! A block whose threads wait for each other: one fiber per thread, all on the launching thread.
 //!
-//! A fiber runs until its thread waits. The order is fixed, so results are deterministic. A missing barrier shows only
-//! if it breaks this order.
+//! A fiber runs until its thread waits. The order is fixed, so results are deterministic.
 //!
 //! A warp exchange ends once all running lanes of the mask arrive. Two sets of slots suffice: all lanes leave an
 //! exchange before any starts its second next one.

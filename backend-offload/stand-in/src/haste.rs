@@ -1,5 +1,4 @@
-//! `STAND_IN_HASTE`: a kernel that is launched again and again computes once, so that autotune takes a fraction of its
-//! time and orders candidates as ever.
+//! `STAND_IN_HASTE`: a kernel that is launched again and again, as by autotune, computes once.
 
 use std::{
     collections::HashMap,
@@ -13,7 +12,7 @@ use crate::{fibers::Dim, kernels::Kernel};
 #[derive(Debug)]
 pub(crate) struct Haste {
     factor: u32,
-    /// Times of kernels and numbers of their last launches, by grid and block.
+    /// Times, and numbers of last launches.
     ran: HashMap<(*const Kernel, [Dim; 2]), (Duration, u64)>,
     launches: u64,
 }

@@ -59,7 +59,7 @@ pub(crate) struct Device {
     pub(crate) capability: u32,
     /// Otherwise work takes its time on the simulated clock and moves no byte.
     pub(crate) computes: bool,
-    /// A kernel that ran before computes nothing and takes this part of its time.
+    /// See [`Haste`](crate::haste::Haste).
     pub(crate) haste: u32,
 }
 

@@ -171,8 +171,7 @@ impl Timeline {
         }
     }
 
-    /// A pageable upload passes the driver's page-locked buffer. The host is free when the last piece is in it: here,
-    /// at the copy's end.
+    /// The host is free when a pageable upload's last piece is staged: here, at the copy's end.
     fn stage(&mut self, bytes: u64, end: f64, call: &'static str) {
         let Some(speed) = self.prices.link.pageable else { return };
         if bytes < LARGE {

@@ -43,7 +43,6 @@ pub(super) fn translate(source: &str) -> Result<Translation, String> {
     let count = places.len().max(1);
     // The headers' `static` suits static shared memory only.
     let text = text.replace("extern __shared__", "extern");
-    // Not compiled once more for other objects.
     let text = text.replace("extern \"C\" __global__", "static __global__");
     let text = format!(
         "static unsigned stand_in_places[{count}];\n{ptx}{text}\n{definition}STAND_IN_KERNEL({name}, {waits}, {shared})\n"

@@ -134,7 +134,6 @@ impl Machine {
         }
     }
 
-    /// Each process on Vulkan compiles its kernels.
     pub fn is_thorough(&self) -> bool {
         match self {
             #[cfg(feature = "wgpu")]
