@@ -54,16 +54,16 @@ mod linux {
     }
 
     pub(in super::super) fn free_on(folder: &Path) -> Option<u64> {
-        Some(free(statvfs(folder).ok()?))
+        Some(free(&statvfs(folder).ok()?))
     }
 
-    fn free(facts: StatVfs) -> u64 {
+    fn free(facts: &StatVfs) -> u64 {
         facts.f_bavail * facts.f_frsize
     }
 
     /// Asking for more than there is would fill the disk for a moment.
     pub(in super::super) fn reserve(file: &File, len: u64) -> io::Result<()> {
-        if fstatvfs(file).is_ok_and(|facts| free(facts) < len) {
+        if fstatvfs(file).is_ok_and(|facts| free(&facts) < len) {
             return Err(Errno::NOSPC.into());
         }
         Ok(fallocate(file, FallocateFlags::empty(), 0, len)?)
