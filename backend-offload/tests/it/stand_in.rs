@@ -2,7 +2,7 @@
 //!
 //! Built by `cargo xtask test` or `cargo xtask stand-in`. Any finding of the stand-in fails the test.
 
-use crate::child::{Child, Report};
+use crate::child::{Child, HASTE, Report};
 use crate::folders;
 use std::fmt;
 use std::panic::catch_unwind;
@@ -118,7 +118,7 @@ pub fn run_and_report(child: Child) -> (Report, serde_json::Value) {
         .environment("STAND_IN_DEVICES", 2);
     if child.is_untuned() {
         // Autotune chooses without emulating each sample. Values are wrong, so the program may fail.
-        let untuned = child.clone().environment("STAND_IN_HASTE", 16);
+        let untuned = child.clone().environment(HASTE, 16);
         _ = catch_unwind(|| untuned.run());
     }
     let (report, text) = with_file(child, "STAND_IN_REPORT", Child::run);
