@@ -12,16 +12,22 @@ use crate::{fibers::Dim, kernels::Kernel};
 #[derive(Debug)]
 pub(crate) struct Haste {
     factor: u32,
-    /// Times, and numbers of last launches.
-    ran: HashMap<(*const Kernel, [Dim; 2]), (Duration, u64)>,
+    /// By the kernel's address.
+    ran: HashMap<(usize, [Dim; 2]), Ran>,
     launches: u64,
 }
 
 /// A later launch is another step's, which may need the values.
 const NEAR: u64 = 16;
 
-// SAFETY: kernels are compared by address and never read.
-unsafe impl Send for Haste {}
+#[derive(Debug)]
+struct Ran {
+    took: Duration,
+    /// Number of its last launch.
+    last: u64,
+    /// No other kernel gets its address.
+    _kernel: Arc<Kernel>,
+}
 
 impl Haste {
     pub(crate) fn new(factor: u32) -> Self {
@@ -34,19 +40,20 @@ impl Haste {
         }
         let started = Instant::now();
         self.launches += 1;
-        let key = (Arc::as_ptr(kernel), shape);
-        if let Some((took, last)) = self.ran.get_mut(&key)
-            && self.launches - *last <= NEAR
+        let number = self.launches;
+        let key = (Arc::as_ptr(kernel).addr(), shape);
+        if let Some(ran) = self.ran.get_mut(&key)
+            && number - ran.last <= NEAR
         {
-            *last = self.launches;
-            let until = *took / self.factor;
+            ran.last = number;
+            let until = ran.took / self.factor;
             while started.elapsed() < until {
                 hint::spin_loop();
             }
             return;
         }
         compute();
-        self.ran.insert(key, (started.elapsed(), self.launches));
+        self.ran.insert(key, Ran { took: started.elapsed(), last: number, _kernel: kernel.clone() });
     }
 }
 

@@ -172,7 +172,7 @@ impl Settings {
             count: devices,
             capability: given.number("CC", 70, "a compute capability such as 70", &u32::from_str_radix)?,
             computes: given.parsed("COMPUTE", true, "0 or 1", switch)?,
-            haste: given.number("HASTE", 1, "a number", &u32::from_str_radix)?.max(1),
+            haste: given.number("HASTE", 1, "a number", &u32::from_str_radix)?,
         };
         let memory = Memory {
             device: given.parsed("VRAM", 4 << 30, SIZE, size)?,

@@ -18,7 +18,7 @@ const PARAMETERS: &str = "OFFLOAD_TEST_PARAMETERS";
 
 const MARK: &str = "report> ";
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "cube")]
 pub const HASTE: &str = "STAND_IN_HASTE";
 
 const NEWLINE: &str = "\u{1f}";

@@ -48,6 +48,8 @@ impl Schedule {
 pub enum Schedules {
     /// Eager and a seed; in the gate also lazy.
     Every,
+    /// Eager; in the gate as `Every`: compiles many kernels.
+    EveryInGate,
     /// Eager; in the gate also a seed: many processes.
     Few,
     /// Eager: takes minutes.
@@ -61,12 +63,12 @@ impl Schedules {
         use Schedule::{Eager, Lazy, Random};
         let size = suite::size();
         match (self, size) {
-            (Self::One, _) | (Self::OneOrEvery, Size::Quick | Size::Gate) | (Self::Few, Size::Quick) => {
-                vec![Eager]
-            }
+            (Self::One, _)
+            | (Self::OneOrEvery, Size::Quick | Size::Gate)
+            | (Self::Few | Self::EveryInGate, Size::Quick) => vec![Eager],
             (Self::Every, Size::Quick) | (Self::Few, Size::Gate) => vec![Eager, Random(1)],
-            (Self::Every, Size::Gate) => vec![Eager, Lazy, Random(1)],
-            (Self::Every | Self::Few | Self::OneOrEvery, Size::Full) => {
+            (Self::Every | Self::EveryInGate, Size::Gate) => vec![Eager, Lazy, Random(1)],
+            (Self::Every | Self::EveryInGate | Self::Few | Self::OneOrEvery, Size::Full) => {
                 [Eager, Lazy].into_iter().chain(suite::schedule_seeds().map(Random)).collect()
             }
         }

@@ -241,11 +241,13 @@ mod tests {
 
     #[test]
     fn parts_of_relative_paths_and_addresses_name_no_machine() {
-        let relative =
-            ["target/work/x", "../work/x", "https://example.org/home/", "$ROOT/work/x", "homework"];
-        for text in relative {
-            assert!(!names_a_machine(text), "{text}");
+        for folder in MACHINE_FOLDERS {
+            for before in ["target/", "../", "https://example.org/", "$ROOT/", ""] {
+                let text = format!("{before}{folder}/x");
+                assert!(!names_a_machine(&text), "{text}");
+            }
         }
+        assert!(!names_a_machine("homework"));
     }
 
     #[test]

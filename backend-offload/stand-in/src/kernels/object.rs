@@ -43,12 +43,12 @@ impl Image {
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         lines.next().filter(|line| *line == FIRST_LINE)?;
-        let (first, mut second) = (lines.next()?, lines.next()?.split_whitespace());
+        let (first, second) = (lines.next()?, lines.next()?.split_whitespace());
         if let Some(name) = first.strip_prefix(UNCOMPILED) {
             let parameters = second.map(Parameter::of_letter).collect::<Option<_>>()?;
             return Some(Self::Uncompiled(Signature { name: name.to_owned(), parameters }));
         }
-        let places = second.by_ref().map(|place| place.parse().ok()).collect::<Option<_>>()?;
+        let places = second.map(|place| place.parse().ok()).collect::<Option<_>>()?;
         Some(Self::Compiled { object: first.into(), places })
     }
 }

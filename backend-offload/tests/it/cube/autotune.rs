@@ -1,7 +1,7 @@
 //! Autotune under a budget fails no run, and keeps only kernels' times.
 
 use super::{Machine, Plain, Spilling, Target, children, counted, install, promises};
-use crate::child::Facts;
+use crate::child::{Facts, HASTE};
 use crate::folders;
 use backend_offload::{Faults, OffloadConfig};
 use burn::prelude::*;
@@ -52,7 +52,7 @@ fn tuning_under_a_budget_times_kernels_and_not_copies(machine: &Machine) {
             .with("program", "transformer")
             .with("steps", 2)
             // Not tuned before.
-            .environment("STAND_IN_HASTE", 1)
+            .environment(HASTE, 1)
             .directory(directory.path().to_owned())
     };
 

@@ -12,7 +12,7 @@ use suite::Size;
 children! { "cube/operations plain" => plain, "cube/operations" => spilling }
 
 promises! {
-    stand_in { every_operation_equals_the_plain_backend_at_any_budget_from_several_threads: Every }
+    stand_in { every_operation_equals_the_plain_backend_at_any_budget_from_several_threads: EveryInGate }
     vulkan {}
     full { every_operation_equals_the_plain_backend_at_any_budget_from_several_threads }
 }
@@ -98,9 +98,6 @@ fn everything_managed(machine: &Machine, threads: usize, budget: &str) -> Child 
 }
 
 fn every_operation_equals_the_plain_backend_at_any_budget_from_several_threads(machine: &Machine) {
-    if suite::size() == Size::Quick && machine.follows_another() {
-        return;
-    }
     let plain = machine.run(adapted(machine, machine.child("cube/operations plain")).with("threads", 1));
     // Threads spin while CubeCL's queues are full: eight may take six times as long as two.
     let settings = match suite::size() {
