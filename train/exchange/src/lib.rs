@@ -32,7 +32,7 @@
 //! | [`Exact`] | `2 (n - 1) / n × b` each step; over the network `1 / k` of it with `k` ranks a host | the bits of one rank, see [`Pairwise`] |
 //! | [`Bf16`] | half of that | two roundings from exact |
 //! | [`OneBit`] | a 30th of `Exact`, after a warm-up | close to exact over many steps |
-//! | [`Outer`] | as `Exact`, every so many steps | local steps and an outer optimizer |
+//! | [`Outer`] | as `Exact`, once a round of local steps | local steps and an outer optimizer, a round late |
 //!
 //! # Promises
 //! - **The number of ranks changes no bit of an exact sum.**

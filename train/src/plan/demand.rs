@@ -120,13 +120,13 @@ impl Exchanged {
                 (OneBit::packed_bytes(share(all) as usize) as u64, 2 * WIDE * (all + share(all)))
             }
             ExchangeKind::Rarely => {
-                // The outer optimizer is on the host.
-                let each = |bytes: u64| bytes.div_ceil(config.ranks.local_steps);
+                // On the host: common and own weights, momentum, and a sum under way.
+                let each = |bytes: u64| bytes.div_ceil(config.ranks.round.steps().unwrap_or(1));
                 return Self {
                     sent: each(2 * others * share(all * WIDE)),
                     link_in: each(on_device),
                     link_out: each(on_device),
-                    residuals: 2 * WIDE * all,
+                    residuals: 4 * WIDE * all,
                 };
             }
         };

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use backend_offload::Bytes;
-use runs::config::ExchangeKind;
+use runs::config::{ExchangeKind, Round};
 
 use super::{Epoch, INDEX_BYTES_PER_TOKEN, Plan};
 use crate::figures::{duration, grouped, si};
@@ -229,10 +229,13 @@ impl Plan {
             ExchangeKind::OneBit => {
                 [format!(" after {} exact steps", grouped(self.ranks.warm_up)), takes("residuals")]
             }
-            ExchangeKind::Rarely => [
-                format!(" on average, all of it after every {}", grouped(self.ranks.local_steps)),
-                takes("outer weights and momentum"),
-            ],
+            ExchangeKind::Rarely => {
+                let sent = match &self.ranks.round {
+                    Round::Steps(steps) => format!(" on average, all of it after every {}", grouped(*steps)),
+                    round => format!(" at most, all of it once per round (\"{round}\")"),
+                };
+                [sent, takes("common and own weights, and momentum,")]
+            }
         };
 
         let time = match (self.send_seconds, self.machine.network_bytes_per_second) {

@@ -185,11 +185,14 @@ fn a_periodic_exchange_states_its_bytes_and_memory() {
     let four = Machine { other_ranks: 3, ..card(8 * GIB) };
     let of = |set: &[&str]| plan("gpt-1.5b", &[&["train.accumulate=8"], set].concat(), &four);
     let exact = of(&[]);
-    let rarely = of(&["ranks.exchange=rarely", "ranks.local_steps=20"]);
+    let rarely = of(&["ranks.exchange=rarely", "ranks.round=20"]);
     assert_eq!(rarely.bytes_sent_per_step, exact.bytes_sent_per_step.div_ceil(20));
-    assert_eq!(rarely.residual_bytes, 8 * XL);
+    assert_eq!(rarely.residual_bytes, 16 * XL);
     assert!(rarely.to_string().contains("on average, all of it after every 20"), "{rarely}");
-    assert!(rarely.to_string().contains("; outer weights and momentum take"), "{rarely}");
+    assert!(rarely.to_string().contains("; common and own weights, and momentum, take"), "{rarely}");
+    let timed = of(&["ranks.exchange=rarely", "ranks.round=60 s"]);
+    assert_eq!(timed.bytes_sent_per_step, exact.bytes_sent_per_step);
+    assert!(timed.to_string().contains("at most, all of it once per round (\"60 s\")"), "{timed}");
     assert!(rarely.bytes_out_per_step < exact.bytes_out_per_step, "no gradient leaves");
     // Moments stay on the device under any budget.
     let auto = of(&["ranks.exchange=rarely", "memory.optimizer=auto"]);

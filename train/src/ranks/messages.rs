@@ -2,7 +2,6 @@
 
 use anyhow::{Context, bail, ensure};
 use bytemuck::Pod;
-use exchange::Engine;
 use runs::BadInput;
 
 use super::Ranks;
@@ -28,6 +27,16 @@ impl Ranks {
         self.heard(gathered).context("agreeing on what follows a step")?;
         ensure!(self.all(true)?, "another rank does not agree on what follows a step");
         Ok(bytes)
+    }
+
+    /// Two numbers per rank, in order.
+    pub(crate) fn gathered_alike(&mut self, own: [u64; 2]) -> anyhow::Result<Vec<[u64; 2]>> {
+        let mut all = vec![[0; 2]; self.world()];
+        all[self.rank()] = own;
+        let mut parts: Vec<&mut [u8]> = all.iter_mut().map(|two| bytemuck::cast_slice_mut(two)).collect();
+        let gathered = self.engine()?.all_gather(&mut parts);
+        self.heard(gathered).context("meeting the other ranks")?;
+        Ok(all)
     }
 
     /// Broadcasts the result of `work` on rank 0. If it fails, all ranks end.
@@ -96,14 +105,6 @@ impl Ranks {
         }
         let sent = self.engine()?.all_to_all(&send, &mut receive);
         self.heard(sent).with_context(|| format!("receiving from rank {rank}"))
-    }
-
-    pub(crate) fn call<T>(
-        &mut self,
-        call: impl FnOnce(&mut dyn Engine) -> anyhow::Result<T>,
-    ) -> anyhow::Result<T> {
-        let outcome = call(self.engine()?);
-        self.heard(outcome)
     }
 
     /// Broadcasts rank 0's number.

@@ -28,8 +28,8 @@ pub(crate) enum Kept {
     Residuals,
     /// Moments of a rank's local steps.
     Moments,
-    /// Outer momentum, which rank 0 saves for all.
-    OuterMomentum,
+    /// Weights of a rank's local steps; for rank 0 also the outer momentum of all.
+    OwnWeights,
 }
 
 impl Kept {
@@ -37,7 +37,7 @@ impl Kept {
         match self {
             Self::Residuals => "residuals-",
             Self::Moments => "moments-",
-            Self::OuterMomentum => "outer-momentum-",
+            Self::OwnWeights => "own-weights-",
         }
     }
 }
@@ -80,14 +80,26 @@ impl Ranks {
             .context("saving what this rank has of its own")
     }
 
-    /// This rank's numbers from the checkpoint `at`, if all ranks have theirs; else the first reason. Kinds may differ.
+    /// This rank's numbers from the checkpoint `at`, if all ranks have theirs; else the first reason.
     pub(crate) fn load_state(
         &mut self,
         run: &Path,
         at: SavedAt<'_>,
         kept: Kept,
     ) -> anyhow::Result<Result<Vec<Pair>, String>> {
-        let loaded = load(run, (self.rank(), self.world()), at, kept);
+        let loaded = self.load_states(run, at, &[kept])?;
+        Ok(loaded.map(|mut kinds| kinds.pop().unwrap_or_default()))
+    }
+
+    /// The same for several kinds.
+    pub(crate) fn load_states(
+        &mut self,
+        run: &Path,
+        at: SavedAt<'_>,
+        kinds: &[Kept],
+    ) -> anyhow::Result<Result<Vec<Vec<Pair>>, String>> {
+        let place = (self.rank(), self.world());
+        let loaded: anyhow::Result<Vec<_>> = kinds.iter().map(|kept| load(run, place, at, *kept)).collect();
         let own = loaded.as_ref().err().map_or_else(String::new, |error| format!("{error:#}"));
         let reasons = self.gathered(own.as_bytes())?;
         if let Some((rank, reason)) = reasons.iter().enumerate().find(|(_, reason)| !reason.is_empty()) {

@@ -23,8 +23,8 @@ const ENDINGS: [(Option<Ending>, u8); 4] =
     [(None, 0), (Some(Ending::Done), 8), (Some(Ending::Interrupted), 16), (Some(Ending::Diverged), 24)];
 
 impl Due {
-    /// Due work waits for the first step with equal weights, every `equal_every`. `stop` is this process's own request.
-    pub(crate) fn after(config: &Config, progress: &Progress, equal_every: u64, stop: bool) -> Self {
+    /// Work due since step `before`, the last one with equal weights. `stop` is this process's own request.
+    pub(crate) fn after(config: &Config, progress: &Progress, before: u64, stop: bool) -> Self {
         if diverged(config, progress.withheld) {
             return Self { save: true, ending: Some(Ending::Diverged), ..Self::default() };
         }
@@ -33,11 +33,6 @@ impl Due {
             return Self::at_the_end(config);
         }
 
-        if !Self::can_follow(config, progress, equal_every) {
-            return Self::default();
-        }
-
-        let before = progress.step.saturating_sub(equal_every);
         let in_turn = |every: u64| every > 0 && progress.step / every > before / every;
         let due = Self {
             evaluate: in_turn(config.eval.every),
@@ -50,15 +45,6 @@ impl Due {
 
     pub(crate) fn at_the_end(config: &Config) -> Self {
         Self { evaluate: true, sample: true, save: config.checkpoint.last, ending: Some(Ending::Done) }
-    }
-
-    pub(crate) fn can_follow(config: &Config, progress: &Progress, equal_every: u64) -> bool {
-        let step = progress.step;
-        step.is_multiple_of(equal_every) || Self::ends(config, step, progress.withheld)
-    }
-
-    pub(crate) fn ends(config: &Config, step: u64, withheld: u64) -> bool {
-        step >= config.train.steps || diverged(config, withheld)
     }
 
     pub(crate) fn stops(self) -> bool {
@@ -86,7 +72,7 @@ impl Due {
     }
 }
 
-fn diverged(config: &Config, withheld: u64) -> bool {
+pub(super) fn diverged(config: &Config, withheld: u64) -> bool {
     withheld >= config.train.bad_steps
 }
 
@@ -110,9 +96,9 @@ mod tests {
 
     fn steps(equal_every: u64) -> [Vec<u64>; 3] {
         let config = config(true);
-        let due = |step: u64| Due::after(&config, &at(step), equal_every, false);
+        let due = |step: u64| Due::after(&config, &at(step), step - equal_every, false);
         [|due: Due| due.evaluate, |due: Due| due.sample, |due: Due| due.save]
-            .map(|kind| (1..12).filter(|step| kind(due(*step))).collect())
+            .map(|kind| (1..12).filter(|step| step % equal_every == 0 && kind(due(*step))).collect())
     }
 
     #[test]
@@ -123,9 +109,8 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_ends_with_a_checkpoint_once_weights_are_equal() {
-        let due = |step: u64| Due::after(&config(true), &at(step), 3, true);
-        assert_eq!(due(4), Due::default());
+    fn a_stop_ends_with_a_checkpoint() {
+        let due = |step: u64| Due::after(&config(true), &at(step), step - 3, true);
         assert_eq!(due(3), Due { save: true, ending: Some(Ending::Interrupted), ..Due::default() });
         assert_eq!(due(6), EVERYTHING.with_stop());
     }
@@ -133,8 +118,8 @@ mod tests {
     #[test]
     fn the_last_step_ends_the_run_though_a_stop_was_asked_for() {
         let end = Due { ending: Some(Ending::Done), ..EVERYTHING };
-        assert_eq!(Due::after(&config(true), &at(12), 5, true), end);
-        assert_eq!(Due::after(&config(false), &at(12), 5, false), Due { save: false, ..end });
+        assert_eq!(Due::after(&config(true), &at(12), 10, true), end);
+        assert_eq!(Due::after(&config(false), &at(12), 10, false), Due { save: false, ..end });
     }
 
     #[test]
@@ -142,9 +127,10 @@ mod tests {
         let diverged = Due { save: true, ending: Some(Ending::Diverged), ..Due::default() };
         for step in [4, 12] {
             let progress = Progress { withheld: 3, ..at(step) };
-            assert_eq!(Due::after(&config(false), &progress, 5, true), diverged);
+            assert_eq!(Due::after(&config(false), &progress, 0, true), diverged);
         }
-        assert_eq!(Due::after(&config(true), &Progress { withheld: 2, ..at(1) }, 5, true), Due::default());
+        let twice = Progress { withheld: 2, ..at(1) };
+        assert_eq!(Due::after(&config(true), &twice, 0, false), Due::default());
     }
 
     #[test]

@@ -29,6 +29,7 @@ use alone::Alone;
 use exact::{Exact, Wire};
 use one_bit::OneBit;
 use periodic::Periodic;
+pub(super) use periodic::{KIND, Met, RoundEnd};
 use pipeline::Pipeline;
 
 pub(crate) enum Exchange {
@@ -36,7 +37,7 @@ pub(crate) enum Exchange {
     /// Exactly, or rounded to bf16 on the way.
     Exact(Exact),
     OneBit(OneBit),
-    Periodic(Periodic),
+    Periodic(Box<Periodic>),
     Pipeline(Pipeline),
 }
 
@@ -69,7 +70,7 @@ impl Exchange {
             ExchangeKind::Exact => Self::Exact(Exact::new(shard, Wire::F32(ranks.exact()))),
             ExchangeKind::Bf16 => Self::Exact(Exact::new(shard, Wire::Bf16)),
             ExchangeKind::OneBit => Self::OneBit(OneBit::new(settings.warm_up, ranks.exact())),
-            ExchangeKind::Rarely => Self::Periodic(Periodic::new(settings)),
+            ExchangeKind::Rarely => Self::Periodic(Box::new(Periodic::new(settings))),
         }
     }
 
@@ -95,9 +96,15 @@ impl Exchange {
         Ok(())
     }
 
-    pub(crate) fn start<B: AutodiffBackend>(&mut self, gpt: &Gpt<B>) -> anyhow::Result<()> {
+    /// Before the first step, after `step`. All ranks have equal weights.
+    pub(crate) fn start<B: AutodiffBackend>(
+        &mut self,
+        gpt: &Gpt<B>,
+        step: u64,
+        ranks: &Ranks,
+    ) -> anyhow::Result<()> {
         match self {
-            Self::Periodic(periodic) => periodic.start(gpt),
+            Self::Periodic(periodic) => periodic.start(gpt, step, ranks),
             Self::Alone(_) | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline(_) => Ok(()),
         }
     }
@@ -109,8 +116,7 @@ impl Exchange {
         ranks: &mut Ranks,
     ) -> anyhow::Result<(GradientsParams, Report)> {
         let mut report = Report { step: data.step, ..Report::default() };
-        let all = data.micro_batches.len();
-        let (mut share, mut divisor) = (ranks.share(all), data.counted());
+        let (mut share, mut divisor) = (ranks.share(data.micro_batches.len()), data.counted());
         report.gradients_leave = host.is_some() || !matches!(self, Self::Alone(_) | Self::Periodic(_));
         let (first, end) = (share.range().start, share.range().end);
         let own = &data.micro_batches[first as usize..end as usize];
@@ -129,8 +135,7 @@ impl Exchange {
             }
             _ => learner.own_losses(data.step, (first, own), divisor, &mut sum),
         };
-        let part = (divisor / data.counted()) as f32;
-        let numbers = self.finish_sums(learner, losses, (part, all), &mut sum, ranks);
+        let numbers = self.finish_sums(learner, losses, &mut sum, ranks);
 
         // The second failure follows from the first.
         let numbers = sum.failure.take().map_or(numbers, |failure| Err(anyhow!(failure)));
@@ -159,13 +164,11 @@ impl Exchange {
         Ok(())
     }
 
-    /// Loss and norm, equal on all ranks but for the norm of local steps. `part` is this rank's share of targets in
-    /// `count` micro-batches.
+    /// Loss and norm, equal on all ranks but for those of local steps.
     pub(super) fn finish_sums<I: Managed>(
         &mut self,
         learner: &Learner<Autodiff<I>>,
         losses: Vec<Tensor<I, 1>>,
-        (part, count): (f32, usize),
         sum: &mut Sum<'_, I>,
         ranks: &mut Ranks,
     ) -> anyhow::Result<(f32, f32)> {
@@ -173,7 +176,7 @@ impl Exchange {
             Self::Alone(_) => Alone::numbers(learner, losses, sum),
             Self::Exact(exact) => exact.numbers(learner, losses, sum, ranks),
             Self::OneBit(_) => exact::numbers(learner, losses, sum, false, ranks),
-            Self::Periodic(_) => Periodic::numbers(learner, losses, (part, count), sum, ranks),
+            Self::Periodic(_) => Periodic::numbers(learner, losses, sum),
             Self::Pipeline(_) => Pipeline::numbers(learner, losses, sum, ranks),
         }
     }
@@ -185,27 +188,54 @@ impl Exchange {
         }
     }
 
-    /// Equalises weights after the last step and each multiple of the local steps. Returns whether weights were sent. A
-    /// failure leaves the model unusable.
-    pub(crate) fn synchronise<B: AutodiffBackend>(
+    /// Ends a round of local steps if it is over: all ranks then have equal weights. A failure leaves the model
+    /// unusable.
+    pub(crate) fn meet<B: AutodiffBackend>(
         &mut self,
         gpt: Gpt<B>,
-        (step, is_last): (u64, bool),
+        at: RoundEnd,
         ranks: &mut Ranks,
-    ) -> (Gpt<B>, anyhow::Result<bool>) {
+    ) -> (Gpt<B>, anyhow::Result<Option<Met>>) {
         match self {
-            Self::Periodic(periodic) if is_last || periodic.outer_step_is_due(step) => {
-                let (gpt, stepped) = periodic.outer_step(gpt, ranks);
-                (gpt, stepped.map(|()| true))
-            }
-            _ => (gpt, Ok(false)),
+            Self::Periodic(periodic) => periodic.meet(gpt, at, ranks),
+            Self::Alone(_) | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline(_) => (gpt, Ok(None)),
         }
     }
 
-    fn equal_every(&self) -> u64 {
+    /// Before a step: begins a round if ranks have met.
+    pub(crate) fn begin_round<B: AutodiffBackend>(
+        &mut self,
+        gpt: Gpt<B>,
+        ranks: &mut Ranks,
+    ) -> (Gpt<B>, anyhow::Result<()>) {
         match self {
-            Self::Periodic(periodic) => periodic.local_steps(),
-            Self::Alone(_) | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline(_) => 1,
+            Self::Periodic(periodic) => periodic.begin_round(gpt, ranks),
+            Self::Alone(_) | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline(_) => (gpt, Ok(())),
+        }
+    }
+
+    /// This rank fails within a round.
+    pub(super) fn fail(&mut self, ranks: &mut Ranks) {
+        if let Self::Periodic(periodic) = self {
+            periodic.fail(ranks);
+        }
+    }
+
+    /// Tokens of all ranks over those at this rank's pace.
+    pub(super) fn pace(&self) -> f64 {
+        match self {
+            Self::Periodic(periodic) => periodic.pace(),
+            Self::Alone(_) | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline(_) => 1.0,
+        }
+    }
+
+    /// The step before `step` with equal weights on all ranks, if they are equal now.
+    fn equal_before(&self, step: u64) -> Option<u64> {
+        match self {
+            Self::Periodic(periodic) => periodic.met_before(step),
+            Self::Alone(_) | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline(_) => {
+                Some(step.saturating_sub(1))
+            }
         }
     }
 
@@ -217,9 +247,9 @@ impl Exchange {
         stop: bool,
         ranks: &mut Ranks,
     ) -> anyhow::Result<Due> {
-        let every = self.equal_every();
-        let own = Due::after(config, progress, every, stop);
-        if ranks.is_alone() || !Due::can_follow(config, progress, every) {
+        let Some(before) = self.equal_before(progress.step) else { return Ok(Due::default()) };
+        let own = Due::after(config, progress, before, stop);
+        if ranks.is_alone() {
             return Ok(own);
         }
         let all = ranks.exchange_bytes(own.to_byte())?;

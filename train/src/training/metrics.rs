@@ -129,7 +129,7 @@ impl<I: Offloadable> Trainer<I> {
         let tokens = session.config.tokens_per_step();
         report.steps = session.steps();
         report.tokens = tokens * report.step;
-        report.tokens_per_second = tokens as f64 / seconds;
+        report.tokens_per_second = tokens as f64 / seconds * self.exchange.pace();
         let reached = session.speed.flops_per_step / seconds / self.ranks.world() as f64;
         if let Some(shown) = session.speed.flops_per_second.filter(|shown| reached > *shown) {
             session.speed.flops_per_second = Some(reached);

@@ -161,6 +161,10 @@ impl<I: Offloadable> SupervisedLearningStrategy<Components<I>> for Strategy<I> {
         drop(learner);
         let mut events = components.event_processor;
         let ending = trainer.train(train.as_ref(), &mut events, &components.interrupter);
+        if ending.is_err() {
+            let Trainer { exchange, ranks, .. } = &mut *trainer;
+            exchange.fail(ranks);
+        }
         trainer.settle_save_or_say();
         trainer.ending = Some(ending);
         (trainer.model.take(), events)

@@ -12,8 +12,8 @@ use burn_train::Interrupter;
 use serde::Serialize;
 use serde_json::json;
 
-use super::due::Due;
-use super::exchange::Pass;
+use super::due::{self, Due};
+use super::exchange::{self, Met, Pass, RoundEnd};
 use super::learner::Model;
 use super::metrics::Metrics;
 use super::saving::Saver;
@@ -84,11 +84,12 @@ impl<I: Offloadable> Trainer<I> {
         events: &mut Events<I>,
         interrupter: &Interrupter,
     ) -> anyhow::Result<Ending> {
-        self.exchange.start(&self.model.gpt)?;
+        self.exchange.start(&self.model.gpt, self.session.progress.step, &self.ranks)?;
         let mut batches = loader.iter();
         let watched = self.watched_step();
         while self.session.progress.step < self.session.steps() {
             let mut meter = self.begin_step(watched);
+            self.model.update(|gpt| self.exchange.begin_round(gpt, &mut self.ranks))?;
             let data = batches.next().ok_or_else(|| self.no_data())?;
             meter.data_arrived(&self.ranks);
             let step = data.step;
@@ -108,16 +109,18 @@ impl<I: Offloadable> Trainer<I> {
                 self.optimizer.withhold();
             }
 
-            // After local steps, the outer step if due.
-            let Session { config, progress, .. } = &self.session;
-            let at = (step, Due::ends(config, step, progress.withheld_after(report.is_usable())));
-            let sent = self.model.update(|gpt| self.exchange.synchronise(gpt, at, &mut self.ranks));
-            report.gradients_leave |= sent.with_context(|| format!("the outer step after step {step}"))?;
+            let at = self.round_end(&report);
+            let met = self.model.update(|gpt| self.exchange.meet(gpt, at, &mut self.ranks));
+            let met = met.with_context(|| format!("meeting the other ranks after step {step}"))?;
+            report.gradients_leave |= met.is_some();
 
             // A failed update surfaces before any later step uses its weights.
             Offload::<I>::sync(&self.device)
                 .map_err(|error| anyhow!("the update of step {step} could not run: {error}"))?;
             self.end_step(meter, report, events);
+            if let Some(met) = met {
+                self.catch_up(&met, &mut batches)?;
+            }
 
             let due = self.agree(interrupter)?;
             self.between_steps(due, events)?;
@@ -144,6 +147,31 @@ impl<I: Offloadable> Trainer<I> {
             self.repeat_after(error)?;
             self.optimizer.withhold();
         }
+    }
+
+    fn round_end(&self, report: &Report) -> RoundEnd {
+        let Session { config, progress, .. } = &self.session;
+        let diverged = due::diverged(config, progress.withheld_after(report.is_usable()));
+        RoundEnd { step: report.step, steps: config.train.steps, diverged }
+    }
+
+    /// Goes on where the furthest rank is. The data of steps that this rank has not taken is left out.
+    fn catch_up(&mut self, met: &Met, batches: &mut dyn Iterator<Item = StepData>) -> anyhow::Result<()> {
+        for _ in self.session.progress.step..met.step {
+            batches.next().ok_or_else(|| self.no_data())?;
+        }
+        let session = &mut self.session;
+        session.progress.step = met.step;
+        session.progress.cursor = session.training.cursor(met.step);
+        if met.diverged {
+            session.progress.withheld = session.config.train.bad_steps;
+        }
+        // Files of all ranks belong to rank 0's checkpoint.
+        let losses = self.ranks.broadcast(self.session.progress.losses.as_bytes())?;
+        self.session.progress.losses =
+            String::from_utf8(losses).context("reading rank 0's digest of losses")?;
+        self.tell(exchange::KIND, &met.record);
+        Ok(())
     }
 
     fn update(&mut self, gradients: GradientsParams, stride: Stride) -> anyhow::Result<()> {

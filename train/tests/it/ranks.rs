@@ -547,7 +547,7 @@ fn a_stop_signal_to_one_rank_stops_all_with_a_checkpoint() {
     }
     let tiny = Tiny::new();
     for exchange in suite::first(1, &["exact", "rarely"]) {
-        let (by, local) = (format!("ranks.exchange={exchange}"), "ranks.local_steps=4");
+        let (by, local) = (format!("ranks.exchange={exchange}"), "ranks.round=4");
         let mut child = tiny.start_on("2", exchange, &["--set", &by, "--set", local]);
         let processes = tiny.processes(exchange);
         signal(Signal::TERM, processes[1]);

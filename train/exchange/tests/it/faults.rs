@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use exchange::threads::{self, Fault, Threads};
-use exchange::{Alone, Engine, Error, Exact, Exchange, OneBit, Outer, OuterStep, Pairwise, Share, even};
+use exchange::{Alone, Engine, Error, Exact, Exchange, OneBit, Pairwise, Share, even};
 use proptest::prelude::*;
 
 use crate::numbers::{bits, contribution, contributions};
@@ -146,43 +146,6 @@ impl Program for Compressed {
     }
 }
 
-struct Averaged {
-    seed: u64,
-    outer: Outer,
-}
-
-impl Averaged {
-    fn new(seed: u64, len: usize) -> Self {
-        let settings = OuterStep { inner: 1, rate: 0.7, momentum: 0.9 };
-        Self { seed, outer: Outer::new(settings, &vec![0.5; len]) }
-    }
-
-    fn weights(&self, step: u64, rank: usize) -> Vec<f32> {
-        let outer = self.outer.state().0;
-        let local = contribution(self.seed ^ step, rank as u64, outer.len());
-        outer.iter().zip(local).map(|(outer, local)| outer + local).collect()
-    }
-
-    fn stepped(&mut self, average: &[f32]) -> Vec<f32> {
-        let mut weights = average.to_vec();
-        self.outer.step(average, &mut weights).expect("one length");
-        weights
-    }
-}
-
-impl Program for Averaged {
-    fn exchange(&mut self, engine: &mut Threads, step: u64) -> Result<Vec<f32>, Error> {
-        let own = self.weights(step, engine.rank());
-        self.outer.average(engine, &own)
-    }
-
-    fn settle(&mut self, exchanged: Option<&[f32]>) {
-        if let Some(average) = exchanged {
-            self.stepped(average);
-        }
-    }
-}
-
 type Faults = Vec<Vec<(u64, Fault)>>;
 
 fn faults() -> impl Strategy<Value = Faults> {
@@ -260,21 +223,6 @@ proptest! {
             begin = end;
         }
     }
-
-    #[test]
-    fn survivors_of_any_faults_average_what_the_living_have(
-        seed: u64, len in 0..40_usize, faults in faults(),
-    ) {
-        let found = survived(faults, move || Averaged::new(seed, len))?.unwrap_or_default();
-        let mut outer = Averaged::new(seed, len);
-        for (step, (world, average)) in (0..).zip(found) {
-            let mut sum = Pairwise::new(Share { count: world as u64, world: 1, rank: 0 }, len);
-            (0..world).for_each(|rank| _ = sum.push(outer.weights(step, rank)).expect("one length"));
-            let expected: Vec<f32> = sum.fold().expect("all").iter().map(|sum| sum / world as f32).collect();
-            prop_assert_eq!(&average, &bits(&expected), "step {} of {} ranks", step, world);
-            outer.stepped(&expected);
-        }
-    }
 }
 
 #[test]
@@ -290,9 +238,6 @@ fn a_fault_at_any_one_call_of_any_exchange_ends_with_an_error_or_the_right_resul
             let mut one_bit = OneBit::new(50, 0);
             let own = contributions(&engine, 2, 6, 50);
             done.push(bits(&one_bit.sum(&mut engine, own)?));
-            let outer = Outer::new(OuterStep { inner: 1, rate: 0.7, momentum: 0.9 }, &[0.0; 20]);
-            let weights = contribution(3, engine.rank() as u64, 20);
-            done.push(bits(&outer.average(&mut engine, &weights)?));
             engine.barrier()?;
             engine.commit(true)?;
             Ok(())
@@ -304,7 +249,7 @@ fn a_fault_at_any_one_call_of_any_exchange_ends_with_an_error_or_the_right_resul
 
     for world in [2, 3] {
         let undisturbed = threads::on_each(world, attempt);
-        assert!(undisturbed.iter().all(|(done, error, _)| done.len() == 4 && error.is_none()));
+        assert!(undisturbed.iter().all(|(done, error, _)| done.len() == 3 && error.is_none()));
         let calls = undisturbed[0].2;
         for fault in [Fault::Fail, Fault::Deaf, Fault::Die] {
             for at in 0..calls {
@@ -316,7 +261,7 @@ fn a_fault_at_any_one_call_of_any_exchange_ends_with_an_error_or_the_right_resul
                 });
                 for (rank, (done, error, _)) in ends.iter().enumerate() {
                     assert_eq!(done[..], undisturbed[rank].0[..done.len()], "{fault:?} at {at}");
-                    assert!(error.is_some() || done.len() == 4);
+                    assert!(error.is_some() || done.len() == 3);
                 }
                 let none_failed = ends.iter().all(|(_, error, _)| error.is_none());
                 let all_failed = ends.iter().all(|(_, error, _)| error.is_some());

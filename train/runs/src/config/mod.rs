@@ -18,6 +18,7 @@ mod ranks;
 mod read;
 #[cfg(test)]
 mod reference;
+mod round;
 mod schema;
 mod sections;
 mod shard;
@@ -35,6 +36,7 @@ pub use groups::GroupSection;
 pub use lora::LoraBase;
 pub use presets::presets;
 pub use ranks::{ExchangeKind, RanksSection};
+pub use round::Round;
 pub use sections::*;
 pub use shard::ShardKind;
 pub use together::Together;

@@ -4,6 +4,8 @@ use schemars::JsonSchema;
 use serde::de::{Error, IntoDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::Round;
+
 /// The exchange between processes; unused by a single one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -13,11 +15,12 @@ pub struct RanksSection {
     pub exchange: ExchangeKind,
     /// First steps with exact sums (`one_bit`).
     pub warm_up: u64,
-    /// Steps between averages of weights (`rarely`).
-    pub local_steps: u64,
-    /// Rate of the outer step from the last common weights to the average, which 1 takes (`rarely`).
+    /// Local steps between exchanges of weights: "50 steps", "60 s", or "as in DIRECTORY", which repeats a run's counts
+    /// (`rarely`).
+    pub round: Round,
+    /// Rate of the outer step of the common weights by the mean change, which 1 adds (`rarely`).
     pub outer_rate: f64,
-    /// Nesterov momentum of the outer step (`rarely`).
+    /// Nesterov momentum of the outer step; 0.9 diverges, since means arrive a round late (`rarely`).
     pub outer_momentum: f64,
     /// Stages of consecutive blocks that processes divide the network into; their number must be a multiple.
     pub pipeline: usize,
@@ -33,7 +36,7 @@ pub enum ExchangeKind {
     Bf16,
     /// A sign per element and a scale per 2048, with error feedback: a 31st of the bytes.
     OneBit,
-    /// No gradients: processes average weights every `local_steps` steps.
+    /// No gradients: processes exchange changes of weights once per `round`, which arrive during the next one.
     Rarely,
 }
 
@@ -51,9 +54,9 @@ impl Default for RanksSection {
         Self {
             exchange: ExchangeKind::Exact,
             warm_up: 100,
-            local_steps: 50,
+            round: Round::Steps(50),
             outer_rate: 0.7,
-            outer_momentum: 0.9,
+            outer_momentum: 0.6,
             pipeline: 1,
         }
     }

@@ -24,6 +24,7 @@ pub(super) fn config(
 ) -> Config {
     // Names the schema for editors.
     given.remove("$schema");
+    rename(&mut given, "ranks", "local_steps", "round");
     let mut reader = Reader { known: known_keys(), given, overrides, problems };
     let config = Config {
         model: reader.model(),
@@ -40,6 +41,17 @@ pub(super) fn config(
         reader.unknown("", &key);
     }
     config
+}
+
+/// Reads configurations of earlier versions.
+fn rename(given: &mut Map<String, Value>, section: &str, from: &str, to: &str) {
+    let Some(Value::Object(section)) = given.get_mut(section) else { return };
+    if section.contains_key(to) {
+        return;
+    }
+    if let Some(value) = section.remove(from) {
+        section.insert(to.to_owned(), value);
+    }
 }
 
 /// Lets other sections be checked.

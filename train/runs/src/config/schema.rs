@@ -8,7 +8,7 @@ use schemars::transform::RecursiveTransform;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-use super::{Amount, Config, ShardKind, Together, WarmUp};
+use super::{Amount, Config, Round, ShardKind, Together, WarmUp};
 
 impl Config {
     /// JSON schema, draft 7.
@@ -76,6 +76,19 @@ impl JsonSchema for ShardKind {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({ "anyOf": [{ "type": "boolean" }, { "const": "states" }, { "const": "weights" }] })
+    }
+}
+
+impl JsonSchema for Round {
+    fn schema_name() -> Cow<'static, str> {
+        "Round".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "anyOf": [
+            { "type": "integer", "minimum": 1 },
+            { "type": "string", "pattern": "^([0-9]+ steps?|[0-9.]+ s|as in .+)$" }
+        ] })
     }
 }
 

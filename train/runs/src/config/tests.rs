@@ -236,15 +236,25 @@ fn one_bit_is_refused_where_it_would_save_nothing() {
 #[test]
 fn exchanges_refuse_incompatible_settings() {
     assert_snapshot!(refused(
-        r#""ranks": {"exchange": "rarely", "local_steps": 0, "outer_rate": 1.5, "outer_momentum": 1},
+        r#""ranks": {"exchange": "rarely", "round": 0, "outer_rate": 1.5, "outer_momentum": 1},
            "memory": {"shard": true, "optimizer": "host"}"#
     ), @r#"
     run.json has 5 problems:
-      `ranks.local_steps` = 0 must be at least 1
+      `ranks.round` = "0 steps" must be longer
       `ranks.outer_rate` = 1.5 must be above 0 and at most 1
       `ranks.outer_momentum` = 1 must be at least 0 and below 1
       `memory.shard` divides the moments of one optimizer, and with `ranks.exchange` = "rarely" every process has its own; set `memory.shard` to false, or `ranks.exchange` to "exact"
       `memory.optimizer` = "host" keeps weights where `ranks.exchange` = "rarely" does not average them; set `memory.optimizer` to "device", or `ranks.exchange` to "exact"
+    "#);
+}
+
+#[test]
+fn local_steps_of_earlier_versions_are_a_round_of_steps() {
+    assert_eq!(preset("toy", &["ranks.local_steps=7"]).ranks.round, Round::Steps(7));
+    assert_eq!(preset("toy", &["ranks.round=90 s"]).ranks.round.to_string(), "90 s");
+    assert_snapshot!(refused(r#""ranks": {"round": "an hour"}"#), @r#"
+    run.json has 1 problem:
+      `ranks.round`: found string "an hour", expected "50 steps", "60 s", or "as in DIRECTORY" of a run
     "#);
 }
 

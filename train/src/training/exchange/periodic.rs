@@ -1,12 +1,17 @@
-//! Local steps, and periodic outer steps to equal weights on all ranks.
+//! Local steps in rounds. What a round changed reaches the other ranks during the next one.
 //!
-//! Evaluation, save, stop and end follow an outer step (`a_run_evaluates_and_saves_only_common_weights`). Each rank has
-//! its own moments (`a_run_resumes_with_each_ranks_moments_to_the_bits_of_an_uninterrupted_one`).
+//! Ranks meet at the end of a round: they receive the mean change of the round before and step the common weights
+//! ([`exchange::Outer`]). Evaluation, save and stop follow a meeting and use the common weights
+//! (`a_run_evaluates_and_saves_only_common_weights`). The run's last meeting waits for its own mean.
+//!
+//! Each rank saves its own weights and moments (`a_run_resumes_with_what_each_rank_has_to_the_bits_of_an_uninterrupted_one`).
+
+mod rounds;
 
 use std::collections::{HashSet, VecDeque};
 use std::path::Path;
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, ensure};
 use backend_offload::Managed;
 use burn::backend::Autodiff;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
@@ -14,110 +19,233 @@ use burn::tensor::{
     Tensor, TensorData,
     backend::{AutodiffBackend, Backend},
 };
-use exchange::{Engine, Outer, OuterStep, Share};
+use exchange::{Outer, OuterStep, Pairwise, Share};
 use models::Gpt;
 use runs::config::RanksSection;
+use serde_json::Value;
 
 use super::super::Learner;
 use super::super::gradients::{ANOTHER_FAILED, Sum};
 use super::Restored;
+use super::exact::{Wire, reduce};
 use crate::optimizer::numbers;
-use crate::ranks::{Kept, Pairs, Ranks, SavedAt};
+use crate::ranks::{BUCKET_BYTES, BackgroundSums, Job, Kept, Pair, Pairs, Ranks, SavedAt};
 
-/// In the model's order; equal on all ranks.
+pub(crate) use rounds::KIND;
+use rounds::Rounds;
+
 pub(crate) struct Periodic {
     settings: OuterStep,
-    buffers: Vec<Outer>,
-    /// Momentum of a checkpoint for parameters not begun.
-    restored: VecDeque<Vec<f32>>,
-    next: usize,
+    rounds: Rounds,
+    /// In the model's order.
+    outers: Vec<Outer>,
+    restored: VecDeque<Pair>,
+    /// Between a meeting and the next round.
+    met: Option<Met>,
+    under_way: Option<BackgroundSums>,
+    /// Until this rank has begun to meet the others.
+    in_round: bool,
+    /// Steps of all ranks in the last round over those that all had taken at this rank's pace.
+    pace: f64,
 }
+
+/// The last step of a rank's round.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RoundEnd {
+    pub(crate) step: u64,
+    /// Steps of the run.
+    pub(crate) steps: u64,
+    pub(crate) diverged: bool,
+}
+
+/// Equal on all ranks but for `share`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Met {
+    /// The furthest rank's.
+    pub(crate) step: u64,
+    pub(crate) diverged: bool,
+    pub(crate) record: Value,
+    /// The step of the meeting before.
+    before: u64,
+    /// This rank's part of all steps of the round.
+    share: f32,
+}
+
+const FAILED: u64 = 1;
+const DIVERGED: u64 = 2;
 
 impl Periodic {
     pub(super) fn new(settings: &RanksSection) -> Self {
-        let settings = OuterStep {
-            inner: settings.local_steps,
-            rate: settings.outer_rate as f32,
-            momentum: settings.outer_momentum as f32,
-        };
-        Self { settings, buffers: Vec::new(), restored: VecDeque::new(), next: 0 }
-    }
-
-    pub(super) fn local_steps(&self) -> u64 {
-        self.settings.inner
-    }
-
-    /// `step` counts from 1.
-    pub(super) fn outer_step_is_due(&self, step: u64) -> bool {
-        step.is_multiple_of(self.settings.inner)
+        Self {
+            settings: OuterStep {
+                rate: settings.outer_rate as f32,
+                momentum: settings.outer_momentum as f32,
+            },
+            rounds: Rounds::new(settings.round.clone()),
+            outers: Vec::new(),
+            restored: VecDeque::new(),
+            met: None,
+            under_way: None,
+            in_round: false,
+            pace: 1.0,
+        }
     }
 
     pub(super) fn share(micro_batches: usize) -> Share {
         Share { count: micro_batches as u64, world: 1, rank: 0 }
     }
 
-    /// Each loss is at its rank's weights; the norm is this rank's. NaN or infinity on one rank makes every norm NaN.
+    /// This rank's loss and norm: ranks exchange nothing within a round.
     pub(super) fn numbers<I: Managed>(
         learner: &Learner<Autodiff<I>>,
         losses: Vec<Tensor<I, 1>>,
-        (part, count): (f32, usize),
         sum: &mut Sum<'_, I>,
-        ranks: &mut Ranks,
     ) -> anyhow::Result<(f32, f32)> {
-        let own = learner.own_numbers(losses, sum);
-        let all_computed = ranks.all(own.is_ok() && sum.failure.is_none())?;
-        let (mut losses, norm) = own?;
-        ensure!(all_computed, ANOTHER_FAILED);
-
-        for loss in &mut losses {
-            *loss *= part;
-        }
-        let usable = norm.is_finite() && losses.iter().all(|loss| loss.is_finite());
-        let loss = ranks.losses(losses, count)?.iter().sum();
-        Ok((loss, if ranks.all(usable)? { norm } else { f32::NAN }))
+        let (losses, norm) = learner.own_numbers(losses, sum)?;
+        Ok((losses.iter().sum(), norm))
     }
 
-    pub(super) fn start<B: AutodiffBackend>(&mut self, gpt: &Gpt<B>) -> anyhow::Result<()> {
-        let mut start = Start { periodic: self, learning: learning(gpt), outcome: Ok(()) };
-        gpt.visit(&mut start);
-        start.outcome
+    pub(super) fn pace(&self) -> f64 {
+        self.pace
     }
 
-    fn start_next(&mut self, weights: Vec<f32>) -> anyhow::Result<()> {
-        let momentum = self.restored.pop_front().unwrap_or_else(|| vec![0.0; weights.len()]);
-        let restored = Outer::restore(self.settings, weights, momentum);
-        self.buffers.push(restored.context("taking over the momentum of outer steps")?);
+    /// The step of the meeting before the one after `step`; `None` within a round.
+    pub(super) fn met_before(&self, step: u64) -> Option<u64> {
+        self.met.as_ref().filter(|met| met.step == step).map(|met| met.before)
+    }
+
+    /// Begins after `step` with the common weights `gpt`.
+    pub(super) fn start<B: AutodiffBackend>(
+        &mut self,
+        gpt: &Gpt<B>,
+        step: u64,
+        ranks: &Ranks,
+    ) -> anyhow::Result<()> {
+        self.rounds.open(ranks.rank())?;
+        let mut restored = std::mem::take(&mut self.restored);
+        let share = restored.pop_back().and_then(|[share, _]| share.first().copied());
+        let settings = self.settings;
+        self.outers = weights(gpt, |_, common| match restored.pop_front() {
+            Some([own, momentum]) => Ok(Outer::restore(settings, common, momentum, own)?),
+            None => Ok(Outer::new(settings, common)),
+        })
+        .context("taking over what this rank has of its own")?;
+        self.met = share.map(|share| Met { step, diverged: false, record: Value::Null, before: step, share });
+        self.rounds.begin(step);
+        self.in_round = true;
         Ok(())
     }
 
-    pub(super) fn outer_step<B: AutodiffBackend>(
+    /// Ends the round if it is over. The model then has the common weights.
+    pub(super) fn meet<B: AutodiffBackend>(
+        &mut self,
+        gpt: Gpt<B>,
+        at: RoundEnd,
+        ranks: &mut Ranks,
+    ) -> (Gpt<B>, anyhow::Result<Option<Met>>) {
+        let is_over = at.step >= at.steps || at.diverged;
+        match self.rounds.is_over(at.step).map(|ends| ends || is_over) {
+            Ok(true) => {}
+            Ok(false) => return (gpt, Ok(None)),
+            Err(error) => return (gpt, Err(error)),
+        }
+        match self.end_round(&gpt, at, ranks) {
+            Ok(met) => {
+                let gpt = load(gpt, self.outers.iter().map(Outer::common));
+                (gpt, Ok(Some(self.met.insert(met).clone())))
+            }
+            Err(error) => (gpt, Err(error)),
+        }
+    }
+
+    fn end_round<B: AutodiffBackend>(
+        &mut self,
+        gpt: &Gpt<B>,
+        at: RoundEnd,
+        ranks: &mut Ranks,
+    ) -> anyhow::Result<Met> {
+        self.in_round = false;
+        self.receive(ranks)?;
+        let after = self.rounds.after();
+        let own = [at.step - after, if at.diverged { DIVERGED } else { 0 }];
+        let all = ranks.gathered_alike(own)?;
+        ensure!(all.iter().all(|[_, flags]| flags & FAILED == 0), ANOTHER_FAILED);
+
+        let outers = &mut self.outers;
+        weights(gpt, |n, weights| {
+            Ok(outers.get_mut(n).context("a parameter was never begun")?.end_round(&weights)?)
+        })?;
+
+        let counts: Vec<u64> = all.iter().map(|[count, _]| *count).collect();
+        let (sum, most) = (counts.iter().sum::<u64>(), counts.iter().max().copied().unwrap_or(0));
+        self.pace = sum as f64 / (own[0] * counts.len() as u64) as f64;
+        let step = after + most;
+        let met = Met {
+            step,
+            diverged: all.iter().any(|[_, flags]| flags & DIVERGED != 0),
+            record: rounds::record(after, step, &counts, self.rounds.seconds()),
+            before: after,
+            share: own[0] as f32 / sum as f32,
+        };
+        if met.diverged || step >= at.steps {
+            self.send(met.share, ranks)?;
+            self.receive(ranks)?;
+            self.outers.iter_mut().for_each(Outer::take_common);
+        }
+        Ok(met)
+    }
+
+    /// After a meeting: this rank's own weights, whose change goes to the others meanwhile.
+    pub(super) fn begin_round<B: AutodiffBackend>(
         &mut self,
         gpt: Gpt<B>,
         ranks: &mut Ranks,
     ) -> (Gpt<B>, anyhow::Result<()>) {
-        let learning = learning(&gpt);
-        let mut average = Average { periodic: self, ranks, learning, outcome: Ok(()) };
-        let gpt = gpt.map(&mut average);
-        let outcome = average.outcome;
-        (gpt, outcome.and_then(|()| self.end_outer_step()))
+        let Some(met) = self.met.take() else { return (gpt, Ok(())) };
+        let sent = self.send(met.share, ranks);
+        self.rounds.begin(met.step);
+        self.in_round = true;
+        (load(gpt, self.outers.iter().map(Outer::own)), sent)
     }
 
-    fn step_next(&mut self, engine: &mut dyn Engine, weights: &mut [f32]) -> anyhow::Result<()> {
-        let known = self.buffers.len();
-        let buffer = self.buffers.get_mut(self.next);
-        let buffer = buffer.with_context(|| format!("parameter {} of {known} was never begun", self.next))?;
-        let average = buffer.average(engine, weights)?;
-        buffer.step(&average, weights)?;
-        self.next = (self.next + 1) % known;
+    fn send(&mut self, share: f32, ranks: &mut Ranks) -> anyhow::Result<()> {
+        let wire = Wire::F32(ranks.exact());
+        let sums = ranks.begin_sums(move |engine, bucket| reduce(wire, engine, bucket))?;
+        let of_rank = Share { count: ranks.world() as u64, world: ranks.world(), rank: ranks.rank() };
+        let (mut bytes, last) = (0, self.outers.len().saturating_sub(1));
+        for (place, outer) in self.outers.iter().enumerate() {
+            let part = outer.part_of_mean(share);
+            bytes += size_of_val(part.as_slice());
+            let ends_bucket = bytes >= BUCKET_BYTES || place == last;
+            if ends_bucket {
+                bytes = 0;
+            }
+            let mut own = Pairwise::new(of_rank, part.len());
+            own.push(part)?;
+            sums.submit(Job { own, place, owner: None, ends_bucket });
+        }
+        self.under_way = Some(sums);
         Ok(())
     }
 
-    fn end_outer_step(&self) -> anyhow::Result<()> {
-        let (next, all) = (self.next, self.buffers.len());
-        ensure!(next == 0, "an outer step ended after {next} of {all} parameters");
+    fn receive(&mut self, ranks: &mut Ranks) -> anyhow::Result<()> {
+        let Some(sums) = self.under_way.take() else { return Ok(()) };
+        let means: Vec<_> = self.outers.iter().map_while(|_| sums.take()).collect();
+        ranks.end_sums(sums).context("averaging what the ranks have changed")?;
+        for (outer, mean) in self.outers.iter_mut().zip(means) {
+            outer.step(&mean)?;
+        }
         Ok(())
     }
 
+    /// Tells the others, who learn it at the end of their round.
+    pub(super) fn fail(&mut self, ranks: &mut Ranks) {
+        if self.in_round && self.receive(ranks).is_ok() {
+            _ = ranks.gathered_alike([0, FAILED]);
+        }
+    }
+
+    /// Own weights, rank 0 with the momentum of all, and last this rank's share; for other ranks also moments.
     pub(super) fn save_state(
         &self,
         run: &Path,
@@ -126,12 +254,20 @@ impl Periodic {
         ranks: &Ranks,
     ) -> anyhow::Result<()> {
         if !ranks.leads() {
-            return ranks.save_state(run, at, Kept::Moments, moments);
+            ranks.save_state(run, at, Kept::Moments, moments)?;
         }
-        let momentum: Vec<&[f32]> = self.buffers.iter().map(|buffer| buffer.state().1).collect();
-        let lengths = momentum.iter().map(|numbers| [numbers.len(), 0]).collect();
-        let fetch = Box::new(|n: usize| Ok([momentum[n].to_vec(), Vec::new()]));
-        ranks.save_state(run, at, Kept::OuterMomentum, Pairs { lengths, fetch })
+        let share = self.met.as_ref().map_or(0.0, |met| met.share);
+        let momentum = |outer: &Outer| if ranks.leads() { outer.momentum().to_vec() } else { Vec::new() };
+        let fetch = |n: usize| {
+            let pair = |outer: &Outer| [outer.own().to_vec(), momentum(outer)];
+            Ok(self.outers.get(n).map_or_else(|| [vec![share], Vec::new()], pair))
+        };
+        let lengths = (0..=self.outers.len()).map(|n| match self.outers.get(n) {
+            Some(outer) => [outer.own().len(), if ranks.leads() { outer.own().len() } else { 0 }],
+            None => [1, 0],
+        });
+        let lengths = lengths.collect();
+        ranks.save_state(run, at, Kept::OwnWeights, Pairs { lengths, fetch: Box::new(fetch) })
     }
 
     pub(super) fn restore_state(
@@ -140,159 +276,86 @@ impl Periodic {
         at: SavedAt<'_>,
         ranks: &mut Ranks,
     ) -> anyhow::Result<Restored> {
-        let kept = if ranks.leads() { Kept::OuterMomentum } else { Kept::Moments };
-        let saved = match ranks.load_state(run, at, kept)? {
+        let kept: &[Kept] =
+            if ranks.leads() { &[Kept::OwnWeights] } else { &[Kept::OwnWeights, Kept::Moments] };
+        let mut saved = match ranks.load_states(run, at, kept)? {
             Ok(saved) => saved,
             Err(reason) => {
-                let lost = "outer steps begin without momentum, and every rank with the moments of rank 0";
+                let lost = "every rank begins with the common weights and the moments of rank 0, outer steps without momentum";
                 return Ok(Restored::Dropped(format!("{lost}: {reason}")));
             }
         };
-
-        let count = ranks.broadcast(&(saved.len() as u64).to_le_bytes())?;
-        let count = u64::from_le_bytes(count.try_into().map_err(|_| anyhow!("rank 0 announces no number"))?);
-        let mut momentum = Vec::new();
-
-        for n in 0..count as usize {
-            let own = saved.get(n).filter(|_| ranks.leads()).map_or(&[] as &[f32], |[momentum, _]| momentum);
-            let of_rank_0 = ranks.broadcast(bytemuck::cast_slice(own))?;
-            momentum.push(bytemuck::pod_collect_to_vec(&of_rank_0));
+        let moments = if ranks.leads() { None } else { saved.pop() };
+        let mut own = saved.pop().unwrap_or_default();
+        let last = own.len().saturating_sub(1);
+        for [_, momentum] in &mut own[..last] {
+            let of_rank_0 = ranks.broadcast(bytemuck::cast_slice(momentum))?;
+            *momentum = bytemuck::pod_collect_to_vec(&of_rank_0);
         }
-        self.restored = momentum.into();
-        Ok(if ranks.leads() { Restored::All } else { Restored::Moments(saved) })
+        self.restored = own.into();
+        Ok(moments.map_or(Restored::All, Restored::Moments))
     }
 }
 
-/// An average of equal weights would round frozen ones.
+/// Frozen weights are equal anyway.
 fn learning<B: Backend>(gpt: &Gpt<B>) -> HashSet<ParamId> {
     gpt.learning().into_iter().map(|(id, _)| id).collect()
 }
 
-struct Start<'a> {
-    periodic: &'a mut Periodic,
-    learning: HashSet<ParamId>,
-    outcome: anyhow::Result<()>,
+/// Reads each parameter that learns, in the model's order.
+fn weights<B: AutodiffBackend, T>(
+    gpt: &Gpt<B>,
+    each: impl FnMut(usize, Vec<f32>) -> anyhow::Result<T>,
+) -> anyhow::Result<Vec<T>> {
+    let mut reading = Reading { learning: learning(gpt), each, results: Ok(Vec::new()) };
+    gpt.visit(&mut reading);
+    reading.results
 }
 
-impl<B: AutodiffBackend> ModuleVisitor<B> for Start<'_> {
+struct Reading<F, T> {
+    learning: HashSet<ParamId>,
+    each: F,
+    results: anyhow::Result<Vec<T>>,
+}
+
+impl<B, F, T> ModuleVisitor<B> for Reading<F, T>
+where
+    B: AutodiffBackend,
+    F: FnMut(usize, Vec<f32>) -> anyhow::Result<T>,
+{
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        if self.outcome.is_ok() && self.learning.contains(&param.id) {
-            let weights = numbers(param.val().inner());
-            self.outcome = weights.and_then(|weights| self.periodic.start_next(weights));
+        let Ok(results) = &mut self.results else { return };
+        if self.learning.contains(&param.id) {
+            match numbers(param.val().inner()).and_then(|numbers| (self.each)(results.len(), numbers)) {
+                Ok(result) => results.push(result),
+                Err(error) => self.results = Err(error),
+            }
         }
     }
 }
 
-struct Average<'a> {
-    periodic: &'a mut Periodic,
-    ranks: &'a mut Ranks,
-    learning: HashSet<ParamId>,
-    outcome: anyhow::Result<()>,
+/// Replaces each parameter that learns, in the model's order.
+fn load<'a, B: AutodiffBackend>(gpt: Gpt<B>, weights: impl Iterator<Item = &'a [f32]>) -> Gpt<B> {
+    let learning = learning(&gpt);
+    gpt.map(&mut Loading { learning, weights })
 }
 
-impl<B: AutodiffBackend> ModuleMapper<B> for Average<'_> {
+struct Loading<W> {
+    learning: HashSet<ParamId>,
+    weights: W,
+}
+
+impl<'a, B: AutodiffBackend, W: Iterator<Item = &'a [f32]>> ModuleMapper<B> for Loading<W> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let (id, weight, mapper) = param.consume();
-        if self.outcome.is_err() || !self.learning.contains(&id) {
-            return Param::from_mapped_value(id, weight, mapper);
-        }
-
+        let new = if self.learning.contains(&id) { self.weights.next() } else { None };
+        let Some(new) = new else { return Param::from_mapped_value(id, weight, mapper) };
         let (shape, device) = (weight.shape(), weight.device());
-        let stepped = numbers(weight.clone().inner()).and_then(|mut weights| {
-            let stepped = self.ranks.call(|engine| self.periodic.step_next(engine, &mut weights));
-            stepped.context("averaging weights over the ranks")?;
-            Ok(weights)
-        });
-
-        let weight = match stepped {
-            Ok(weights) => {
-                drop(weight);
-                let inner = Tensor::from_data(TensorData::new(weights, shape), &device);
-                Tensor::from_inner(inner).require_grad()
-            }
-            Err(error) => {
-                self.outcome = Err(error);
-                weight
-            }
-        };
-        Param::from_mapped_value(id, weight, mapper)
+        drop(weight);
+        let inner = Tensor::from_data(TensorData::new(new.to_vec(), shape), &device);
+        Param::from_mapped_value(id, Tensor::from_inner(inner).require_grad(), mapper)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use burn::backend::{Flex, flex::FlexDevice};
-    use models::ParameterGroup;
-    use runs::config::{Config, ExchangeKind, RanksSection};
-
-    use super::*;
-    use crate::ranks::tests::on_each;
-
-    type B = Autodiff<Flex>;
-
-    fn model(seed: u64) -> Gpt<B> {
-        let text = r#"{"model": {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 4, "vocab_size": 264},
-                       "tokenizer": {"kind": "bytes"}}"#;
-        let config = Config::from_text(text, "a tiny run", &[]).expect("valid");
-        Gpt::new(&config.model, seed, &FlexDevice).expect("valid")
-    }
-
-    #[derive(Default)]
-    struct All(Vec<f32>);
-
-    impl ModuleVisitor<B> for All {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-            self.0.extend(numbers(param.val().inner()).expect("on the CPU"));
-        }
-    }
-
-    fn all(gpt: &Gpt<B>) -> Vec<f32> {
-        let mut all = All::default();
-        gpt.visit(&mut all);
-        all.0
-    }
-
-    #[test]
-    fn a_plain_outer_step_leads_all_ranks_to_the_average_to_the_bit() {
-        let settings = RanksSection {
-            exchange: ExchangeKind::Rarely,
-            outer_rate: 1.0,
-            outer_momentum: 0.0,
-            ..RanksSection::default()
-        };
-        let ends = on_each(2, |ranks| {
-            let mut periodic = Periodic::new(&settings);
-            periodic.start(&model(1)).expect("begun");
-            let (gpt, stepped) = periodic.outer_step(model(2 + ranks.rank() as u64), ranks);
-            stepped.expect("no fault");
-            all(&gpt)
-        });
-        let average: Vec<f32> =
-            all(&model(2)).iter().zip(all(&model(3))).map(|(a, b)| (a + b) / 2.0).collect();
-        assert!(ends.iter().all(|end| *end == average));
-    }
-
-    #[test]
-    fn an_outer_step_leaves_frozen_weights_as_they_were() {
-        let settings = RanksSection { exchange: ExchangeKind::Rarely, ..RanksSection::default() };
-        let frozen = |seed| model(seed).with_frozen(&[ParameterGroup::Embedding, ParameterGroup::Blocks]);
-        let ends = on_each(3, |ranks| {
-            let mut periodic = Periodic::new(&settings);
-            periodic.start(&frozen(1)).expect("begun");
-            let (gpt, stepped) = periodic.outer_step(frozen(1), ranks);
-            stepped.expect("no fault");
-            (periodic.buffers.len(), all(&gpt))
-        });
-        assert!(ends.iter().all(|end| *end == (2, all(&model(1)))), "two vectors of the last norm learn");
-    }
-
-    #[test]
-    fn an_outer_step_without_a_beginning_is_an_error_and_no_panic() {
-        let settings = RanksSection { exchange: ExchangeKind::Rarely, ..RanksSection::default() };
-        let stepped = on_each(2, |ranks| {
-            let (_, stepped) = Periodic::new(&settings).outer_step(model(1), ranks);
-            stepped.map_err(|error| format!("{error:#}")).expect_err("never begun")
-        });
-        assert!(stepped.iter().all(|error| error.contains("never begun")), "{stepped:?}");
-    }
-}
+mod tests;

@@ -180,19 +180,15 @@ fn ranks_that_step_apart_have_the_gradients_of_their_own_micro_batches() {
         (report.failure, report.loss, report.gnorm.to_bits(), values_of(&learner.gpt, &grads))
     });
 
-    let mut loss = 0.0;
-    for (rank, (failure, of_all, norm, values)) in each.iter().enumerate() {
+    for (rank, (failure, loss, norm, values)) in each.iter().enumerate() {
         let range = Share { count: 5, world: 2, rank }.range();
         let micro_batches = whole.micro_batches[range.start as usize..range.end as usize].to_vec();
-        let own = StepData { step: 1, micro_batches };
         let one = learner("1");
-        let TrainOutput { grads, item } = TrainStep::step(&one, own.clone());
+        let TrainOutput { grads, item } = TrainStep::step(&one, StepData { step: 1, micro_batches });
         assert_eq!((failure, *norm), (&None, item.gnorm.to_bits()), "rank {rank}");
         assert_eq!(*values, values_of(&one.gpt, &grads), "rank {rank}");
-        loss += f64::from(item.loss) * own.counted() / whole.counted();
-        assert_eq!(of_all.to_bits(), each[0].1.to_bits(), "all see one loss");
+        assert_eq!(loss.to_bits(), item.loss.to_bits(), "rank {rank}");
     }
-    assert!((loss - f64::from(each[0].1)).abs() < 1e-6, "{loss} {}", each[0].1);
 }
 
 /// Large target weights make squares, or also the loss, infinite.
@@ -203,7 +199,6 @@ fn nan_or_infinity_on_one_rank_skips_the_step_on_all_and_leaves_no_trace() {
         (ExchangeKind::Exact, true),
         (ExchangeKind::Bf16, false),
         (ExchangeKind::OneBit, false),
-        (ExchangeKind::Rarely, false),
     ];
 
     for ((exchange, divided), too_large) in kinds.into_iter().flat_map(|kind| [(kind, 1e30), (kind, 3e38)]) {
@@ -252,7 +247,7 @@ fn gradients_leave_in_turn_while_the_pass_goes_on() {
             assert!(reduce.are_out(), "{exchange:?}, recompute {recompute}: some wait for the end");
             let (all, back) = (reduce.order.ids.len(), sum.grads.len());
             assert!(back > 0 && back < all, "recompute {recompute}: {back} of {all} are back");
-            by.finish_sums(&learner, losses, (1.0, 4), &mut sum, ranks).expect("no rank fails");
+            by.finish_sums(&learner, losses, &mut sum, ranks).expect("no rank fails");
             assert_eq!(sum.grads.len(), all);
         });
     }
@@ -272,7 +267,7 @@ fn all_ranks_take_the_norm_of_rank_0_though_their_own_differs() {
             let back = sum.reduce.as_ref().expect("it has begun").order.ids[0];
             sum.norms.add(back, Tensor::<Flex, 1>::ones([1000], &FlexDevice));
         }
-        by.finish_sums(&learner, losses, (1.0, 4), &mut sum, ranks).expect("no rank fails").1
+        by.finish_sums(&learner, losses, &mut sum, ranks).expect("no rank fails").1
     });
     let TrainOutput { item, .. } = TrainStep::step(&learner("1"), data(4));
     let norms: Vec<u32> = norms.into_iter().map(f32::to_bits).collect();

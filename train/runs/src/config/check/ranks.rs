@@ -1,7 +1,9 @@
 //! Settings incompatible with an exchange between ranks.
 
+use std::time::Duration;
+
 use super::Refusals;
-use crate::config::{Config, DataSource, ExchangeKind, PlacementKind, ShardKind, Together};
+use crate::config::{Config, DataSource, ExchangeKind, PlacementKind, Round, ShardKind, Together};
 
 impl Refusals {
     pub(super) fn ranks(&mut self, config: &Config) {
@@ -81,7 +83,8 @@ impl Refusals {
     }
 
     fn rarely(&mut self, Config { ranks, memory, .. }: &Config) {
-        self.unless(ranks.local_steps > 0, "ranks.local_steps", ranks.local_steps, "at least 1");
+        let is_empty = matches!(&ranks.round, Round::Steps(0) | Round::Time(Duration::ZERO));
+        self.unless(!is_empty, "ranks.round", format!("\"{}\"", ranks.round), "longer");
         self.unless(
             ranks.outer_rate > 0.0 && ranks.outer_rate <= 1.0,
             "ranks.outer_rate",

@@ -27,7 +27,7 @@ const DESCRIPTION: &str = r#"{
     "eval": {"every": 0, "sequences": 2, "sample_every": 0, "questions": [], "quiz": 0},
     "checkpoint": {"every": 2},
     "memory": {"device_budget": "unlimited"},
-    "ranks": {"warm_up": 1, "local_steps": 2}
+    "ranks": {"warm_up": 1, "round": 2}
 }"#;
 
 #[derive(Parser)]
@@ -177,10 +177,9 @@ fn ranks_with_own_state_restart_as_if_started_to_resume() {
         let settings = [&*format!("ranks.exchange={exchange}")];
         let (out, step) = runs.survived_from_a_checkpoint(exchange, &settings);
         let by_hand = format!("by-hand-{exchange}");
-        let steps = format!("train.steps={step}");
-        runs.done(3, &by_hand, &[settings[0], &steps]);
-        let (path, steps) = (runs.path(&by_hand), ["train.steps=6"]);
-        let ends = Runs::ends(2, (&["--resume", &path], &steps), None);
+        runs.done(3, &by_hand, &[settings[0], "checkpoint.keep_last=9"]);
+        let path = format!("{}/checkpoints/step-{step:08}", runs.path(&by_hand));
+        let ends = Runs::ends(2, (&["--resume", &path], &[]), None);
         assert!(ends.iter().all(|end| matches!(end, Ok(Ending::Done))), "{ends:?}");
         assert_eq!(runs.bits(&out), runs.bits(&by_hand), "{exchange} from step {step}");
     }
