@@ -119,7 +119,7 @@ fn rounds_of_a_time_are_repeated_from_their_record() {
     }
     let tiny = Tiny::new();
     let settings = [&SHARED[..], &[RARELY[0], "train.steps=40"]].concat();
-    let timed = tiny.run_on("2", "timed", &[&settings[..], &["ranks.round=0.2 s"]].concat());
+    let timed = tiny.run_on("2", "timed", &[&settings[..], &["ranks.round=0.05 s"]].concat());
     let repeated = tiny.run_on("2", "again", &[&settings[..], &["ranks.round=as in timed"]].concat());
     assert_eq!(repeated, timed);
     let counts = |run: &str| -> Vec<_> {
