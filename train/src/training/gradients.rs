@@ -26,7 +26,7 @@ use models::{Batch, Chunks, Gpt, Lean, PassOptions, recompute, rows};
 use super::Learner;
 use crate::data::MicroBatch;
 use crate::optimizer;
-pub(super) use overlapped::{OverlappedReduce, ReduceOrder};
+pub(super) use overlapped::{OverlappedReduce, ReduceOrder, bucket_ends};
 pub(super) use sum::Sum;
 
 /// Lock on building and walking a tape. Burn's sweep after a walk removes nodes that other threads are adding;

@@ -25,7 +25,7 @@ use runs::config::RanksSection;
 use serde_json::Value;
 
 use super::super::Learner;
-use super::super::gradients::{ANOTHER_FAILED, Sum};
+use super::super::gradients::{ANOTHER_FAILED, Sum, bucket_ends};
 use super::Restored;
 use super::exact::{Wire, reduce};
 use crate::optimizer::numbers;
@@ -212,14 +212,10 @@ impl Periodic {
         let wire = Wire::F32(ranks.exact());
         let sums = ranks.begin_sums(move |engine, bucket| reduce(wire, engine, bucket))?;
         let of_rank = Share { count: ranks.world() as u64, world: ranks.world(), rank: ranks.rank() };
-        let (mut bytes, last) = (0, self.outers.len().saturating_sub(1));
-        for (place, outer) in self.outers.iter().enumerate() {
+        let lens: Vec<usize> = self.outers.iter().map(|outer| outer.own().len()).collect();
+        let ends = bucket_ends(&lens, BUCKET_BYTES / size_of::<f32>() * ranks.world());
+        for (place, (outer, ends_bucket)) in self.outers.iter().zip(ends).enumerate() {
             let part = outer.part_of_mean(share);
-            bytes += size_of_val(part.as_slice());
-            let ends_bucket = bytes >= BUCKET_BYTES || place == last;
-            if ends_bucket {
-                bytes = 0;
-            }
             let mut own = Pairwise::new(of_rank, part.len());
             own.push(part)?;
             sums.submit(Job { own, place, owner: None, ends_bucket });
@@ -238,7 +234,7 @@ impl Periodic {
         Ok(())
     }
 
-    /// Tells the others, who learn it at the end of their round.
+    /// Announces this rank's failure to the others at the end of their round.
     pub(super) fn fail(&mut self, ranks: &mut Ranks) {
         if self.in_round && self.receive(ranks).is_ok() {
             _ = ranks.gathered_alike([0, FAILED]);

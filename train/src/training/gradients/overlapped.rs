@@ -89,7 +89,7 @@ impl ReduceOrder {
 }
 
 /// Buckets of at most `most` elements, or of one longer buffer.
-fn bucket_ends(lens: &[usize], most: usize) -> Vec<bool> {
+pub(crate) fn bucket_ends(lens: &[usize], most: usize) -> Vec<bool> {
     let mut ends = vec![false; lens.len()];
     for bucket in neighbours(lens, most) {
         ends[bucket.end - 1] = true;

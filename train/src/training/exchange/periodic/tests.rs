@@ -58,7 +58,9 @@ fn a_round_reaches_the_others_during_the_next_one() {
         let trained = || model(seed);
         let (gpt, met) = periodic.meet(trained(), at(2), ranks);
         assert!(met.expect("no fault").is_none() && all(&gpt) == all(&trained()), "the round lasts");
+        assert_eq!(periodic.met_before(2), None);
         let (first, met) = periodic.meet(gpt, at(3), ranks);
+        assert_eq!(periodic.met_before(3), Some(0));
         assert_eq!(met.expect("no fault").map(|met| met.step), Some(3));
         let (own, begun) = periodic.begin_round(first.clone(), ranks);
         begun.expect("no fault");
