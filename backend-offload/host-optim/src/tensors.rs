@@ -236,7 +236,7 @@ fn zeroed_data<B: Backend, const D: usize>(
     let len = shape.num_elements();
     match kind {
         DType::F32 => Ok(TensorData::new(vec![0.0f32; len], shape)),
-        DType::BF16 => Ok(TensorData::new(vec![bf16::ZERO; len], shape)),
+        DType::BF16 => Ok(TensorData::new(bytemuck::zeroed_vec::<bf16>(len), shape)),
         other => Err(unreadable(name, unsupported(other))),
     }
 }

@@ -190,10 +190,11 @@ impl HostState {
             None
         };
 
+        let computes = !self.memory.computes_nothing();
         let make = move |done: Option<HostBuffer>| {
             make(match kind {
-                DType::BF16 => weights_or_nan(done, bf16::NAN, &shape),
-                _ => weights_or_nan(done, f32::NAN, &shape),
+                DType::BF16 => weights_or_nan(done, computes, bf16::NAN, &shape),
+                _ => weights_or_nan(done, computes, f32::NAN, &shape),
             })
         };
         Ok(self.begin(rule, stride, weights, form, make))
@@ -303,9 +304,19 @@ impl<T: Clone> Updated<T> {
     }
 }
 
-fn weights_or_nan<T: Element + Pod>(weights: Option<HostBuffer>, missing: T, shape: &Shape) -> TensorData {
-    let weights =
-        weights.map_or_else(|| vec![missing; shape.num_elements()], |it| bytemuck::cast_slice(&it).to_vec());
+fn weights_or_nan<T: Element + Pod>(
+    weights: Option<HostBuffer>,
+    computes: bool,
+    missing: T,
+    shape: &Shape,
+) -> TensorData {
+    let len = shape.num_elements();
+    let weights = match weights {
+        Some(weights) if computes => bytemuck::cast_slice(&weights).to_vec(),
+        // Pages that nobody writes take no memory.
+        Some(_) => bytemuck::zeroed_vec(len),
+        None => vec![missing; len],
+    };
     TensorData::new(weights, shape.clone())
 }
 
@@ -390,6 +401,42 @@ mod tests {
                 assert!(stepped[0] == stepped[1], "{format:?}: parameter {seed}");
             }
         }
+    }
+
+    /// Pages of `bytes` that have memory.
+    #[cfg(target_os = "linux")]
+    fn resident(bytes: &[u8]) -> usize {
+        use std::fs::File;
+        use std::io::{Read, Seek, SeekFrom};
+
+        const PAGE: usize = 4096;
+        let (first, pages) = (bytes.as_ptr() as usize / PAGE, bytes.len() / PAGE);
+        let mut table = File::open("/proc/self/pagemap").expect("a table of this process");
+        table.seek(SeekFrom::Start(8 * first as u64)).expect("the page has an entry");
+        let mut entries = vec![0; 8 * pages];
+        table.read_exact(&mut entries).expect("each page has an entry");
+        entries.chunks(8).filter(|entry| entry[7] & 0x80 != 0).count()
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn new_weights_take_no_memory_where_nothing_is_computed() {
+        let zeros = vec![bf16::ZERO; 8 << 20];
+        let taken = |memory: HostMemory| {
+            let state = HostState::new(&memory, "large", Format::Bf16Moments, Values::Bf16(&zeros));
+            let mut state = state.expect("memory");
+            state.arrive(Values::Bf16(&zeros)).expect("memory");
+            let weights: Tensor<Flex, 1> =
+                tensor_from_data(TensorData::new(zeros.clone(), [zeros.len()]), &FlexDevice);
+            let (update, updated) = state.begin_data(RULE, STRIDE, weights).expect("memory");
+            let updates = Updates::begin(vec![update]).expect("a thread");
+            let taken = resident(&updated.wait().bytes);
+            updates.finish().expect("no step fails");
+            taken
+        };
+        let all = size_of_val(zeros.as_slice()) / 4096;
+        let [computed, dry] = [HostMemory::unlimited(), HostMemory::dry_run()].map(taken);
+        assert!(computed >= all - 1 && dry <= 2, "{computed} and {dry} of {all}");
     }
 
     #[test]
