@@ -28,10 +28,10 @@ promises! {
     gate { training_above_a_failing_disk_gives_the_same_bits_or_an_error: OneOrEvery }
     vulkan {
         refused_allocations_are_worked_around,
-        occasional_copy_failures_are_worked_around,
         a_device_that_always_refuses_is_reported,
     }
     full {
+        occasional_copy_failures_are_worked_around,
         failed_uploads_are_reported_and_damage_no_block,
         a_host_that_fills_up_mid_step_is_reported,
         occasional_disk_failures_are_reported_and_lose_nothing,
