@@ -9,7 +9,8 @@ use serde_json::json;
 
 use super::names::{Arrangement, Naming};
 use super::store::{described, floats, parameters, transposed, views};
-use super::tensors::{self, Fetch, Outgoing, Stored, TensorFile, float_type};
+use super::tensors::{self, Stored, TensorFile, float_type};
+use super::writing::{self, Fetch, Outgoing};
 use super::{Layout, Report, WeightsError};
 use crate::adapter::{LoraConfig, is_adapter};
 use crate::config::GptConfig;
@@ -27,8 +28,7 @@ fn of_adapters<B: Backend>(model: &Gpt<B>) -> impl Iterator<Item = (String, Outg
 /// complete.
 pub fn save_adapters<B: Backend>(model: &Gpt<B>, path: &Path) -> Result<(), WeightsError> {
     let tensors = of_adapters(model).collect();
-    tensors::write(path, &tensors, Stored::F32, Some(described(&model.config)))
-        .map_err(|error| error.at(path))
+    writing::write(path, tensors, Stored::F32, Some(described(&model.config))).map_err(|error| error.at(path))
 }
 
 /// Checks names, shapes and types of a file's adapters. Reads no values.
@@ -140,7 +140,7 @@ pub fn save_peft<B: Backend>(
     std::fs::create_dir_all(folder).map_err(WeightsError::file("make", folder))?;
     let [weights, description] = [PEFT_WEIGHTS, PEFT_CONFIG].map(|name| folder.join(name));
     let note = ("format", "pt".to_owned());
-    durable::write_with(&weights, |temporary| tensors::write(temporary, &tensors, stored, Some(note)))
+    durable::write_with(&weights, |temporary| writing::write(temporary, tensors, stored, Some(note)))
         .map_err(|error| error.at(&weights))?;
     durable::write(&description, format!("{config:#}\n").as_bytes())
         .map_err(WeightsError::file("write", &description))

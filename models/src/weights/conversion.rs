@@ -10,7 +10,8 @@ use burn::tensor::{DType, TensorData};
 use super::directory::{config_and_layout, files};
 use super::names::{Arrangement, Naming};
 use super::store::{Source, checked_views, described};
-use super::tensors::{self, Fetch, Outgoing, Stored, TensorFile, float_type};
+use super::tensors::{Stored, TensorFile, float_type};
+use super::writing::{self, Fetch, Outgoing};
 use super::{Layout, WeightsError};
 use crate::config::GptConfig;
 use crate::parameters::ParameterInfo;
@@ -84,6 +85,6 @@ impl Incoming {
             (parameter.name, Outgoing { shape: parameter.shape, fetch })
         });
         let outgoing: BTreeMap<_, _> = outgoing.collect();
-        tensors::write(path, &outgoing, stored, Some(described(&self.config))).map_err(|error| error.at(path))
+        writing::write(path, outgoing, stored, Some(described(&self.config))).map_err(|error| error.at(path))
     }
 }

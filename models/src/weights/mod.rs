@@ -19,6 +19,7 @@ mod peft;
 mod report;
 mod store;
 mod tensors;
+mod writing;
 
 use std::path::{Path, PathBuf};
 
@@ -32,9 +33,10 @@ pub use hugging_face::{Published, config_from_hugging_face, config_to_hugging_fa
 pub use peft::{PeftAdapters, PeftProblem};
 pub use report::Report;
 pub use store::{
-    Factors, Read, check_native, load, load_as, load_native, load_part, native_config, save, save_completed,
+    Factors, Read, begin_completed, check_native, load, load_as, load_native, load_part, native_config, save,
 };
-pub use tensors::{Fetch, Outgoing, Stored, TensorFile, write_tensors};
+pub use tensors::{Stored, TensorFile};
+pub use writing::{Begun, Fetch, Joined, Outgoing};
 
 /// Names and layout of a file's tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,8 @@ use rayon::prelude::*;
 use safetensors::tensor::TensorView;
 
 use super::names::{Arrangement, Naming, is_not_a_parameter};
-use super::tensors::{self, Fetch, Outgoing, Stored, TensorFile, float_type};
+use super::tensors::{self, Stored, TensorFile, float_type};
+use super::writing::{self, Begun, Fetch, Outgoing, WriteError};
 use super::{Layout, Report, WeightsError};
 use crate::config::GptConfig;
 use crate::gpt::Gpt;
@@ -33,20 +34,20 @@ pub fn save<B: Backend>(
         // Required by `transformers`.
         Layout::HuggingFace => ("format", "pt".to_owned()),
     };
-    durable::write_with(path, |temporary| tensors::write(temporary, &tensors, stored, Some(note)))
+    durable::write_with(path, |temporary| writing::write(temporary, tensors, stored, Some(note)))
         .map_err(|error| error.at(path))
 }
 
-/// Saves the values from `complete` as a native f32 file. `complete` gets name, shape and a reader of the model's
-/// weights, perhaps less precise. Not synced: for folders renamed once complete.
-pub fn save_completed<B: Backend>(
+/// Begins a native f32 file with the values from `complete`, which gets name, shape and a reader of the model's
+/// weights, perhaps less precise.
+pub fn begin_completed<'c, B: Backend>(
     model: &Gpt<B>,
     path: &Path,
-    complete: impl Fn(&str, &[usize], Read<'_>) -> Result<TensorData, WeightsError>,
-) -> Result<(), WeightsError> {
-    let tensors = outgoing(model, Layout::Native, &complete)?;
-    tensors::write(path, &tensors, Stored::F32, Some(described(&model.config)))
-        .map_err(|error| error.at(path))
+    complete: impl Fn(&str, &[usize], Read<'_>) -> Result<TensorData, WeightsError> + Clone + 'c,
+) -> Result<Begun<'c>, WeightsError> {
+    let tensors = outgoing(model, Layout::Native, complete)?;
+    let begun = Begun::new(path, tensors, Stored::F32, Some(described(&model.config)));
+    begun.map_err(|error| WriteError::from(error).at(path))
 }
 
 /// Reads a parameter from its device.

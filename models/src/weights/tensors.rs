@@ -1,8 +1,5 @@
-//! Safetensors files of weights and a trainer's tensors: written one at a time, read by name from a memory map.
+//! Safetensors files of weights and a trainer's tensors, read by name from a memory map.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{DType, TensorData, f16};
@@ -52,87 +49,13 @@ impl Stored {
         Ok(numbers)
     }
 
-    fn types(self) -> (Dtype, DType) {
+    pub(super) fn types(self) -> (Dtype, DType) {
         match self {
             Self::F32 => (Dtype::F32, DType::F32),
             Self::Bf16 => (Dtype::BF16, DType::BF16),
             Self::F16 => (Dtype::F16, DType::F16),
         }
     }
-}
-
-/// Fetches a tensor's numbers.
-pub type Fetch<'w> = Box<dyn Fn() -> Result<TensorData, WeightsError> + 'w>;
-
-/// A tensor to write.
-pub struct Outgoing<'w> {
-    /// Dimensions in the file.
-    pub shape: Vec<usize>,
-    /// Called when the file reaches this tensor.
-    pub fetch: Fetch<'w>,
-}
-
-/// Writes `tensors` to `path`. Not synced, and failures leave a partial file: for folders renamed once complete.
-pub fn write_tensors(
-    path: &Path,
-    tensors: &BTreeMap<String, Outgoing<'_>>,
-    stored: Stored,
-) -> Result<(), WeightsError> {
-    write(path, tensors, stored, None).map_err(|error| error.at(path))
-}
-
-pub(super) enum WriteError {
-    Tensor(WeightsError),
-    File(io::Error),
-}
-
-impl WriteError {
-    pub(super) fn at(self, path: &Path) -> WeightsError {
-        match self {
-            Self::Tensor(error) => error,
-            Self::File(error) => WeightsError::file("write weights to", path)(error),
-        }
-    }
-}
-
-impl From<io::Error> for WriteError {
-    fn from(error: io::Error) -> Self {
-        Self::File(error)
-    }
-}
-
-/// [`write_tensors`] with one note in the header: several would be in hash-map order, and equal models make equal
-/// files.
-pub(super) fn write(
-    path: &Path,
-    tensors: &BTreeMap<String, Outgoing<'_>>,
-    stored: Stored,
-    note: Option<(&str, String)>,
-) -> Result<(), WriteError> {
-    let (dtype, _) = stored.types();
-
-    let mut end = 0;
-    let infos = tensors.iter().map(|(name, tensor)| {
-        let begin = end;
-        end += tensor.shape.iter().product::<usize>() * stored.bytes();
-        (name.clone(), TensorInfo { dtype, shape: tensor.shape.clone(), data_offsets: (begin, end) })
-    });
-
-    let notes = note.map(|(key, text)| HashMap::from([(key.to_owned(), text)]));
-    let header = Metadata::new(notes, infos.collect()).expect("each tensor begins where the one before ends");
-    let mut header = serde_json::to_vec(&header).expect("names and numbers are JSON");
-    // Aligned: readers map numbers in place.
-    header.resize(header.len().next_multiple_of(8), b' ');
-
-    let mut file = File::create(path)?;
-    file.write_all(&(header.len() as u64).to_le_bytes())?;
-    file.write_all(&header)?;
-
-    for (name, tensor) in tensors {
-        let numbers = (tensor.fetch)().and_then(|numbers| stored.narrowed(name, numbers));
-        file.write_all(numbers.map_err(WriteError::Tensor)?.as_bytes())?;
-    }
-    Ok(())
 }
 
 /// An open file of tensors.

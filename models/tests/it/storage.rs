@@ -6,7 +6,7 @@ use std::path::Path;
 use burn::module::Param;
 use burn::tensor::{Int, Tensor, TensorData};
 use models::Activation;
-use models::weights::{self, Fetch, Layout, Outgoing, Stored, TensorFile, WeightsError};
+use models::weights::{self, Begun, Fetch, Joined, Layout, Outgoing, Stored, TensorFile, WeightsError};
 use models::{Chunks, Gpt, GptConfig, Lean, presets};
 
 use crate::alone::is_alone;
@@ -375,7 +375,7 @@ fn tensors_are_fetched_in_file_order_until_one_fails() {
             (name.to_owned(), Outgoing { shape: vec![2, 3], fetch })
         };
         let tensors: BTreeMap<_, _> = ["c", "a", "b"].into_iter().zip(values).map(tensor).collect();
-        weights::write_tensors(&path, &tensors, Stored::F32)
+        Begun::with(&path, tensors)?.finish(|_| false)
     };
     write([3.0, 1.0, 2.0]).expect("writes");
     assert_eq!(fetched.take(), ["a", "b", "c"]);
@@ -387,4 +387,38 @@ fn tensors_are_fetched_in_file_order_until_one_fails() {
     let error = write([3.0, 1.0, f32::NAN]).expect_err("no number");
     assert!(error.to_string().starts_with("tensor `b` holds NaN"), "{error}");
     assert_eq!(fetched.take(), ["a", "b"], "nothing is fetched for a file that will not be");
+}
+
+#[test]
+fn processes_that_write_their_own_tensors_make_the_file_of_one() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [whole, shared] = ["whole", "shared"].map(|name| directory.path().join(name));
+    let numbers = |value: f32| TensorData::new((0..6).map(|n| value + n as f32).collect::<Vec<_>>(), [2, 3]);
+    let begin = |path| {
+        let tensor = |(name, value): (&str, f32)| {
+            let fetch: Fetch<'_> = Box::new(move || Ok(numbers(value)));
+            (name.to_owned(), Outgoing { shape: vec![2, 3], fetch })
+        };
+        Begun::with(path, [("a", 1.0), ("b", 2.0), ("c", 3.0)].map(tensor).into()).expect("begun")
+    };
+    begin(&whole).finish(|_| false).expect("written");
+
+    let begun = begin(&shared);
+    let place = |name| begun.place(name).expect("it is in the file");
+    let (a, c) = (place("a"), place("c"));
+    assert_eq!(begun.place("d"), None);
+    let mut joined = Joined::open(&shared).expect("it is begun");
+    joined.write("c", c, numbers(3.0)).expect("written");
+    begun.finish(|name| name != "b").expect("written");
+    joined.write("a", a, numbers(1.0)).expect("written");
+    joined.sync().expect("synced");
+    let [shared_bytes, whole] = [&shared, &whole].map(|path| std::fs::read(path).expect("reading"));
+    assert!(shared_bytes == whole);
+
+    let mut joined = Joined::open(&shared).expect("it is there");
+    let error = joined.write("c", c, numbers(f32::NAN)).expect_err("no number");
+    assert!(error.to_string().starts_with("tensor `c` holds NaN"), "{error}");
+    let absent = directory.path().join("absent");
+    let error = Joined::open(&absent).map(drop).expect_err("nobody has begun it").to_string();
+    assert!(error.contains("could not write weights to") && error.contains("absent"), "{error}");
 }

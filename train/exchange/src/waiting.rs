@@ -13,8 +13,8 @@ pub struct Waiting(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     wait: Option<Wait>,
-    /// The present or next call may take any time.
-    is_excused: bool,
+    /// The present or next call may take so much longer.
+    grace: Duration,
 }
 
 #[derive(Debug)]
@@ -63,10 +63,10 @@ impl Waiting {
     /// The present call, if it has lasted for `limit`.
     pub fn overdue(&self, limit: Duration) -> Option<Overdue> {
         let state = self.lock();
-        let Wait { call, rank, since, missing } = state.wait.as_ref().filter(|_| !state.is_excused)?;
+        let Wait { call, rank, since, missing } = state.wait.as_ref()?;
         let waited = since.elapsed();
         let overdue = || Overdue { call: *call, rank: *rank, missing: missing.clone(), waited };
-        (waited >= limit).then(overdue)
+        (waited >= limit.saturating_add(state.grace)).then(overdue)
     }
 
     pub(crate) fn begin(&self, call: Call, rank: usize, missing: impl Iterator<Item = usize>) {
@@ -91,9 +91,9 @@ impl Waiting {
         *self.lock() = State::default();
     }
 
-    /// Another rank has announced work of its own.
-    pub(crate) fn excuse_next_call(&self) {
-        self.lock().is_excused = true;
+    /// Other ranks have announced work of their own.
+    pub(crate) fn allow_next_call(&self, grace: Duration) {
+        self.lock().grace = grace;
     }
 
     /// Every change leaves valid contents, so a poisoned lock is usable.
@@ -120,11 +120,15 @@ mod tests {
     }
 
     #[test]
-    fn a_call_after_an_announced_pause_is_never_overdue_and_later_ones_are() {
+    fn a_call_after_an_announced_pause_is_overdue_only_beyond_it_and_later_ones_are() {
         let waiting = Waiting::default();
-        waiting.excuse_next_call();
-        waiting.begin(Call::Barrier, 1, 0..2);
-        assert_eq!(waiting.overdue(Duration::ZERO), None);
+        for (grace, is_overdue) in
+            [(Duration::ZERO, true), (Duration::from_hours(1), false), (Duration::MAX, false)]
+        {
+            waiting.allow_next_call(grace);
+            waiting.begin(Call::Barrier, 1, 0..2);
+            assert_eq!(waiting.overdue(Duration::ZERO).is_some(), is_overdue, "{grace:?}");
+        }
         waiting.end();
         waiting.begin(Call::Barrier, 1, 0..2);
         assert!(waiting.overdue(Duration::ZERO).is_some());

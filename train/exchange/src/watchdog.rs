@@ -42,9 +42,9 @@ impl Watchdog {
         Self { waiting, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Lets the next call last for any time, such as until rank 0 has saved.
-    pub fn excuse_next_call(&self) {
-        self.waiting.excuse_next_call();
+    /// Lets the next call last longer than the limit, by `grace`: such as until rank 0 has saved.
+    pub fn allow_next_call(&self, grace: Duration) {
+        self.waiting.allow_next_call(grace);
     }
 }
 

@@ -93,20 +93,6 @@ impl Ranks {
         self.heard(gathered).context("gathering what each rank owns")
     }
 
-    /// Rank 0 receives the `bytes` of `rank`, another one. The others receive nothing.
-    pub(crate) fn send_to_lead(&mut self, rank: usize, bytes: &mut [u8]) -> anyhow::Result<()> {
-        let (own, world) = (self.rank(), self.world());
-        let mut send: Vec<&[u8]> = vec![&[]; world];
-        let mut receive: Vec<&mut [u8]> = (0..world).map(|_| &mut [] as &mut [u8]).collect();
-        if own == rank {
-            send[0] = bytes;
-        } else if own == 0 {
-            receive[rank] = bytes;
-        }
-        let sent = self.engine()?.all_to_all(&send, &mut receive);
-        self.heard(sent).with_context(|| format!("receiving from rank {rank}"))
-    }
-
     /// Broadcasts rank 0's number.
     pub(crate) fn number(&mut self, own: f32) -> anyhow::Result<f32> {
         let mut bytes = own.to_le_bytes();

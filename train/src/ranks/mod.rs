@@ -142,9 +142,21 @@ impl Ranks {
 
     /// Announces that rank 0 works alone: the others' next call may last for any time.
     pub(crate) fn expect_work_of_lead(&self) {
-        if let Some(watchdog) = self.watchdog.as_ref().filter(|_| !self.leads()) {
-            watchdog.excuse_next_call();
+        if !self.leads() {
+            self.expect_work(Duration::MAX);
         }
+    }
+
+    /// Other ranks may come so much later to the next call.
+    pub(crate) fn expect_work(&self, time: Duration) {
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.allow_next_call(time);
+        }
+    }
+
+    /// Whether this rank is known to share a host with rank 0.
+    pub(crate) fn is_beside_lead(&self) -> bool {
+        self.rank < self.layout.of_each
     }
 
     #[cfg(unix)]

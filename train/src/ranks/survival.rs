@@ -50,6 +50,11 @@ impl Ranks {
         outcome
     }
 
+    /// Whether a call has failed since ranks were last dropped.
+    pub(crate) fn have_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
     /// Remembers a failed vote.
     pub(super) fn agreed<T>(&mut self, outcome: exchange::Result<T>) -> exchange::Result<T> {
         if outcome.is_err() {

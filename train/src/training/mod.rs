@@ -9,11 +9,11 @@ mod frozen;
 mod gradients;
 mod learner;
 mod metrics;
+mod parts;
 mod pipeline;
 mod samples;
 mod saving;
 mod session;
-mod shard_gather;
 #[cfg(test)]
 mod sharded;
 #[cfg(test)]

@@ -1,32 +1,33 @@
-//! Fetches tensors of a checkpoint from other ranks: moments, and master weights if the device has fewer bits.
-//!
-//! Rank 0 fetches in the order of the files. Every rank joins every fetch, so rank 0 fetches all even after a failed
-//! write. A sharded checkpoint resumes with any placement
+//! Parts of a checkpoint that only other ranks have, moments and weights: each rank writes its own into the files that
+//! rank 0 begins, so their bytes do not depend on the number of ranks
 //! (`a_checkpoint_of_a_sharded_optimizer_resumes_with_any_placement`).
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use backend_offload::Managed;
-use burn::tensor::backend::Backend;
+use burn::tensor::{TensorData, backend::Backend};
 use models::Gpt;
+use models::weights::{Begun, Joined};
+use runs::checkpoint::{MOMENTS, WEIGHTS};
 
+use super::snapshot::Own;
 use crate::optimizer::{HostPart, Optimizer};
 use crate::ranks::Ranks;
 use crate::rule::{MOMENT_NAMES, keeps_second_moment};
 
-use super::snapshot::Own;
+/// Place of a part that the checkpoint does not have.
+const NOWHERE: u64 = u64::MAX;
 
-pub(crate) struct ShardGather<'r> {
-    ranks: &'r mut Ranks,
-    /// Master weights by name, then moments by name.
-    remote: Vec<RemoteTensor>,
-    next: usize,
+pub(crate) struct Parts {
+    /// Equal on every rank.
+    remote: Vec<Part>,
     pub(super) times: BTreeMap<String, usize>,
 }
 
-#[derive(Debug, Clone)]
-pub(super) struct RemoteTensor {
+#[derive(Debug)]
+pub(super) struct Part {
     pub(super) key: String,
     parameter: String,
     what: What,
@@ -40,11 +41,17 @@ enum What {
     Moment(usize),
 }
 
-impl<'r> ShardGather<'r> {
-    /// The list is equal on every rank. `None` if ranks do not shard the optimizer.
-    pub(super) fn begin<I: Managed>(
+impl What {
+    fn file(self) -> &'static str {
+        if self == Self::Masters { WEIGHTS } else { MOMENTS }
+    }
+}
+
+impl Parts {
+    /// `None` if rank 0 has everything.
+    pub(super) fn list<I: Managed>(
         optimizer: &mut Optimizer<I>,
-        ranks: &'r mut Ranks,
+        ranks: &mut Ranks,
     ) -> anyhow::Result<Option<Self>> {
         if !optimizer.owners.are_sharded() {
             return Ok(None);
@@ -58,15 +65,14 @@ impl<'r> ShardGather<'r> {
             times.extend(theirs);
         }
 
-        let (mut remote, mut moments) = (Vec::new(), Vec::new());
         if let Some(name) = times.keys().find(|name| optimizer.owners.get(name).is_none()) {
             bail!("`{name}` is no parameter");
         }
+        let mut remote = Vec::new();
         for name in optimizer.owners.names() {
-            let Some(owned) = optimizer.owners.get(name) else { continue };
+            let Some(owned) = optimizer.owners.get(name).filter(|owned| owned.rank != 0) else { continue };
             let has_state = times.contains_key(name);
-            let dims = owned.shape.num_dims();
-            let of = |key, what| RemoteTensor {
+            let of = |key, what| Part {
                 key,
                 parameter: name.clone(),
                 what,
@@ -77,75 +83,83 @@ impl<'r> ShardGather<'r> {
             if owned.is_alone || completes && has_state {
                 remote.push(of(name.clone(), What::Masters));
             }
-            if !has_state {
-                continue;
-            }
-            let second = keeps_second_moment(optimizer.kind(), name, dims);
-            for (part, word) in MOMENT_NAMES.iter().enumerate().take(1 + usize::from(second)) {
-                moments.push(of(format!("{name}.{word}"), What::Moment(part)));
+            if has_state {
+                let second = keeps_second_moment(optimizer.kind(), name, owned.shape.num_dims());
+                let words = MOMENT_NAMES.iter().enumerate().take(1 + usize::from(second));
+                remote.extend(words.map(|(part, word)| of(format!("{name}.{word}"), What::Moment(part))));
             }
         }
-
-        moments.sort_by(|one, other| one.key.cmp(&other.key));
-        remote.extend(moments);
-        remote.retain(|remote| remote.owner != 0);
-        Ok(Some(Self { ranks, remote, next: 0, times }))
+        Ok(Some(Self { remote, times }))
     }
 
-    pub(super) fn moments(&self) -> Vec<RemoteTensor> {
-        self.remote.iter().filter(|remote| remote.what != What::Masters).cloned().collect()
+    pub(super) fn moments(&self) -> impl Iterator<Item = &Part> {
+        self.remote.iter().filter(|part| part.what != What::Masters)
     }
 
-    pub(super) fn has_masters_of(&self, parameter: &str) -> bool {
-        self.remote.iter().any(|remote| remote.what == What::Masters && remote.parameter == parameter)
+    /// Whether another rank writes tensor `key` of the checkpoint.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.remote.iter().any(|part| part.key == key)
     }
 
-    /// Must be the next tensor.
-    pub(super) fn fetch(&mut self, key: &str) -> anyhow::Result<Vec<f32>> {
-        let remote = self.remote.get(self.next).filter(|remote| remote.key == key);
-        let remote = remote.with_context(|| format!("`{key}` is asked for out of turn"))?;
-        let mut numbers = vec![0.0; remote.shape.iter().product()];
-        self.next += 1;
-        self.ranks.send_to_lead(remote.owner, bytemuck::cast_slice_mut(&mut numbers))?;
-        Ok(numbers)
-    }
-
+    /// Of moments.
     pub(super) fn bytes(&self) -> u64 {
-        let elements =
-            self.moments().iter().map(|remote| remote.shape.iter().product::<usize>()).sum::<usize>();
+        let elements = self.moments().map(|part| part.shape.iter().product::<usize>()).sum::<usize>();
         (elements * size_of::<f32>()) as u64
     }
 
-    /// Fetches the rest, so that no other rank waits.
-    pub(super) fn end(mut self) -> anyhow::Result<()> {
-        while let Some(remote) = self.remote.get(self.next) {
-            let key = remote.key.clone();
-            self.fetch(&key)?;
-        }
-        Ok(())
+    /// Places in the files that rank 0 has begun, in the order of all ranks' lists.
+    pub(super) fn places(&self, weights: Option<&Begun<'_>>, moments: &Begun<'_>) -> Vec<u64> {
+        let place = |part: &Part| match part.what {
+            What::Masters => weights.and_then(|weights| weights.place(&part.key)),
+            What::Moment(_) => moments.place(&part.key),
+        };
+        self.remote.iter().map(|part| place(part).unwrap_or(NOWHERE)).collect()
     }
 
-    pub(super) fn send_shards<I: Managed, B: Backend>(
-        self,
-        optimizer: &Optimizer<I>,
-        gpt: &Gpt<B>,
+    /// Writes this rank's parts to their `places` in `folder`. Synced if `is_far`, where rank 0 cannot sync them.
+    pub(super) fn write<I: Managed, B: Backend>(
+        &self,
+        (optimizer, gpt): (&Optimizer<I>, &Gpt<B>),
+        (folder, places): (&Path, &[u64]),
+        (rank, is_far): (usize, bool),
     ) -> anyhow::Result<()> {
-        let Self { ranks, remote, .. } = self;
+        let listed = self.remote.len();
+        ensure!(places.len() == listed, "rank 0 writes {} parts, this rank knows {listed}", places.len());
         let kept = Own::of(optimizer)?;
-        for RemoteTensor { parameter, what, owner, shape, .. } in remote {
-            let mut own = Vec::new();
-            if owner == ranks.rank() {
-                own = match what {
-                    What::Masters => kept.masters(gpt, &parameter)?,
-                    What::Moment(part) => kept.moment(&parameter, part)?,
-                };
-                let all: usize = shape.iter().product();
-                ensure!(own.len() == all, "`{parameter}` is saved with {} numbers, not {all}", own.len());
+        let mut files = BTreeMap::new();
+        for (part, place) in self.remote.iter().zip(places) {
+            if part.owner != rank || *place == NOWHERE {
+                continue;
             }
-            ranks.send_to_lead(owner, bytemuck::cast_slice_mut(&mut own))?;
+            let own = match part.what {
+                What::Masters => kept.masters(gpt, &part.parameter)?,
+                What::Moment(moment) => kept.moment(&part.parameter, moment)?,
+            };
+            let all: usize = part.shape.iter().product();
+            ensure!(own.len() == all, "`{}` is saved with {} numbers, not {all}", part.key, own.len());
+            let file = match files.remove(part.what.file()) {
+                Some(file) => file,
+                None => Joined::open(&folder.join(part.what.file()))?,
+            };
+            let file = files.entry(part.what.file()).or_insert(file);
+            file.write(&part.key, *place, TensorData::new(own, part.shape.clone()))?;
         }
+        files.into_values().filter(|_| is_far).try_for_each(Joined::sync)?;
         Ok(())
     }
+}
+
+/// Rank 0 announces the places, or, without any, that it could not begin.
+pub(super) fn announce(places: Option<&[u64]>, ranks: &mut Ranks) -> anyhow::Result<()> {
+    let count = places.map(|places| places.len() as u64);
+    let said: Vec<u64> = count.into_iter().chain(places.unwrap_or_default().iter().copied()).collect();
+    ranks.broadcast(bytemuck::cast_slice(&said)).map(drop)
+}
+
+/// What rank 0 announces.
+pub(super) fn announced(ranks: &mut Ranks) -> anyhow::Result<Option<Vec<u64>>> {
+    let said: Vec<u64> = bytemuck::pod_collect_to_vec(&ranks.broadcast(&[])?);
+    Ok(said.split_first().map(|(_, places)| places.to_owned()))
 }
 
 fn times<I: Managed>(optimizer: &Optimizer<I>) -> anyhow::Result<BTreeMap<String, usize>> {

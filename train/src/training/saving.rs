@@ -4,23 +4,28 @@
 //! digests and names files and prunes checkpoints (`training_continues_while_a_checkpoint_is_synced`). Next save,
 //! evaluation and end of the run wait for it.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use backend_offload::{Bytes, Offloadable};
 use runs::checkpoint::{CheckpointError, Checkpoints, Saved, Unsealed};
+use runs::config::Config;
 use serde_json::json;
 
-use super::session::Best;
-use super::shard_gather::ShardGather;
-use super::{Trainer, snapshot};
+use super::Trainer;
+use super::parts::{self, Parts};
+use super::session::{Best, Session};
+use super::snapshot::{self, Contents};
 use crate::figures::duration;
 use crate::parameters::saved;
 use crate::ranks::SavedAt;
+
+/// Bytes per second to any disk or file system, at least.
+const SLOWEST: u64 = 10_000_000;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Saves {
@@ -108,27 +113,68 @@ impl<I: Offloadable> Trainer<I> {
     }
 
     fn write(&mut self) -> anyhow::Result<Unsealed> {
-        let gather = ShardGather::begin(&mut self.optimizer, &mut self.ranks)?.map(RefCell::new);
+        let parts = Parts::list(&mut self.optimizer, &mut self.ranks)?;
 
-        let session = &self.session;
-        let remote = gather.as_ref().map_or(0, |gather| gather.borrow().bytes());
-        let bytes = self.optimizer.bytes() + remote + saved(&session.config) * size_of::<f32>() as u64;
+        let (session, optimizer) = (&self.session, &self.optimizer);
+        let remote = parts.as_ref().map_or(0, Parts::bytes);
+        let bytes = optimizer.bytes() + remote + saved(&session.config) * size_of::<f32>() as u64;
+        let (ranks, are_announced) = (&mut self.ranks, Cell::new(false));
         let write = |folder: &Path| {
-            let (config, progress) = (&session.config, &session.progress);
-            let (gpt, tokenizer) = (&self.model.gpt, &session.data.tokenizer);
-            snapshot::save(folder, gpt, &self.optimizer, gather.as_ref(), config, progress, tokenizer)?;
-            session.data.indexes.as_ref().map_or(Ok(()), |indexes| indexes.save(folder))
+            let Session { config, progress, data, .. } = session;
+            let (gpt, tokenizer) = (&self.model.gpt, &data.tokenizer);
+            let contents = Contents { gpt, optimizer, config, progress, tokenizer };
+            let announce = |places: &[u64]| {
+                are_announced.set(true);
+                parts::announce(Some(places), ranks)
+            };
+            let own = contents
+                .save_except(folder, parts.as_ref(), announce)
+                .and_then(|()| data.indexes.as_ref().map_or(Ok(()), |indexes| indexes.save(folder)));
+            if !are_announced.get() {
+                return own;
+            }
+            ranks.expect_work(time_to_write(config));
+            let all_wrote = ranks.all(own.is_ok())?;
+            own?;
+            ensure!(all_wrote, "another rank could not write its part; its own messages say why");
+            Ok(())
         };
 
         // The journal must last as long as the checkpoint.
         let synced = self.log.journal.sync();
         let written =
             synced.and_then(|()| Ok(self.saver.checkpoints.write(session.progress.step, bytes, write)?));
-
-        if let Some(gather) = gather {
-            gather.into_inner().end()?;
+        if parts.is_some() && !are_announced.get() {
+            parts::announce(None, ranks)?;
         }
         written
+    }
+
+    /// Writes what only this rank has into the checkpoint that rank 0 saves.
+    pub(super) fn write_parts(&mut self) -> anyhow::Result<()> {
+        self.save_own();
+        let Some(parts) = Parts::list(&mut self.optimizer, &mut self.ranks)? else { return Ok(()) };
+        self.ranks.expect_work_of_lead();
+        let Some(places) = parts::announced(&mut self.ranks)? else { return Ok(()) };
+
+        let checkpoints = Checkpoints::in_run(self.run_of_lead());
+        let folder = checkpoints.partial_path_of(self.session.progress.step);
+        let own = (&self.optimizer, &self.model.gpt);
+        let here = (self.ranks.rank(), !self.ranks.is_beside_lead());
+        let written = parts.write(own, (&folder, &places), here);
+        self.ranks.expect_work(time_to_write(&self.session.config));
+        let voted = self.ranks.all(written.is_ok());
+        if let Err(error) = written {
+            eprintln!("rank {}: {error:#}; training continues", self.ranks.rank());
+        }
+        voted.map(drop)
+    }
+
+    /// Other ranks' directories are two levels within rank 0's, the run's.
+    fn run_of_lead(&self) -> &Path {
+        let own = &self.session.run;
+        let above = if self.ranks.leads() { None } else { own.ancestors().nth(2) };
+        above.unwrap_or(own)
     }
 
     pub(super) fn settle_save(&mut self) -> anyhow::Result<()> {
@@ -185,22 +231,13 @@ impl<I: Offloadable> Trainer<I> {
 
     /// A checkpoint is whole without this rank's file.
     fn save_own(&self) {
-        // Other ranks' directories are two levels within rank 0's, the run's.
-        let own = &self.session.run;
-        let run = if self.ranks.leads() { Some(own.as_path()) } else { own.ancestors().nth(2) };
         let progress = &self.session.progress;
         let at = SavedAt { step: progress.step, losses: &progress.losses };
         let moments = snapshot::moments(&self.optimizer);
-        let saved = run.map_or(Ok(()), |run| self.exchange.save_state(run, at, moments, &self.ranks));
+        let saved = self.exchange.save_state(self.run_of_lead(), at, moments, &self.ranks);
         if let Err(error) = saved {
             eprintln!("rank {}: {error:#}; training continues", self.ranks.rank());
         }
-    }
-
-    pub(super) fn send_own(&mut self) -> anyhow::Result<()> {
-        self.save_own();
-        let gather = ShardGather::begin(&mut self.optimizer, &mut self.ranks)?;
-        gather.map_or(Ok(()), |gather| gather.send_shards(&self.optimizer, &self.model.gpt))
     }
 
     pub(super) fn save_or_end(&mut self, better: Option<Best>) -> anyhow::Result<()> {
@@ -219,6 +256,11 @@ impl<I: Offloadable> Trainer<I> {
             Err(error) => self.say(&format!("the best checkpoint so far cannot be marked: {error}")),
         }
     }
+}
+
+/// Of weights and two moments, at most.
+fn time_to_write(config: &Config) -> Duration {
+    Duration::from_secs(3 * size_of::<f32>() as u64 * saved(config) / SLOWEST)
 }
 
 #[cfg(test)]

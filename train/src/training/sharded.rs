@@ -1,6 +1,5 @@
 //! Ranks that divide a host optimizer have the bits of one process, with a share of the memory.
 
-use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 
@@ -17,9 +16,9 @@ use runs::config::Config;
 use tokenizer::Tokenizer;
 
 use super::exchange::Pass;
-use super::shard_gather::ShardGather;
+use super::parts::{self, Parts};
 use super::whole_and_by_rows::{config, micro_batch};
-use super::{Exchange, Learner, Progress, restore, snapshot::save};
+use super::{Exchange, Learner, Progress, restore, snapshot::Contents};
 use crate::data::StepData;
 use crate::optimizer::{Optimizer, Owners, Stride, held, rate_share};
 use crate::plan::StatesOnDisk;
@@ -145,19 +144,20 @@ impl<'r> Training<'r> {
 
     fn save(&mut self, folder: &Path) {
         let Self { config, learner, optimizer, ranks, .. } = self;
-        let (gpt, leads) = (&learner.gpt, ranks.leads());
-        let gather = ShardGather::begin(optimizer, ranks).expect("no rank fails");
-        if !leads {
-            if let Some(gather) = gather {
-                gather.send_shards(optimizer, gpt).expect("no rank fails");
-            }
-            return;
+        let gpt = &learner.gpt;
+        let parts = Parts::list(optimizer, ranks).expect("no rank fails");
+        if ranks.leads() {
+            let (progress, tokenizer) = (&Progress::start(1), &Tokenizer::bytes(&tokenizer::CHAT_SPECIALS));
+            let contents = Contents { gpt, optimizer, config, progress, tokenizer };
+            let announce = |places: &[u64]| parts::announce(Some(places), ranks);
+            contents.save_except(folder, parts.as_ref(), announce).expect("saved");
+        } else if let Some(parts) = &parts {
+            let places = parts::announced(ranks).expect("no rank fails").expect("rank 0 began");
+            let here = (ranks.rank(), false);
+            parts.write((optimizer, gpt), (folder, &places), here).expect("rank 0 made the files");
         }
-        let gather = gather.map(RefCell::new);
-        let (words, progress) = (Tokenizer::bytes(&tokenizer::CHAT_SPECIALS), Progress::start(1));
-        save(folder, gpt, optimizer, gather.as_ref(), config, &progress, &words).expect("saved");
-        if let Some(gather) = gather {
-            gather.into_inner().end().expect("no rank fails");
+        if parts.is_some() {
+            assert!(ranks.all(true).expect("no rank fails"));
         }
     }
 }
@@ -253,6 +253,30 @@ fn a_checkpoint_of_a_sharded_optimizer_resumes_with_any_placement() {
     let [on_device, device] = [&["memory.optimizer=device"][..], &settings].map(<[_]>::to_vec);
     let moved = trained(&[device, on_device].concat(), [2, 4], &["memory.optimizer=host"]);
     assert!(on_host.saved == moved.saved);
+}
+
+#[test]
+fn a_checkpoint_passes_no_tensor_between_ranks() {
+    let modes: [&[&str]; 3] = [
+        &["memory.shard=true", "memory.optimizer_state=bf16", "model.compute=bf16"],
+        &["memory.shard=weights", "train.recompute=1", "memory.optimizer=device"],
+        &["ranks.pipeline=2", "train.recompute=1"],
+    ];
+    for mode in modes {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = config(&[&["train.accumulate=4"], mode].concat());
+        let told = on_each(2, |ranks| {
+            let (mut training, _) = Training::new(&config, ranks).steps(1..2);
+            let sent = |training: &Training<'_>| training.ranks.spent().expect("two ranks").costs.sent;
+            let before = sent(&training);
+            training.save(folder.path());
+            let parts = Parts::list(&mut training.optimizer, training.ranks).expect("no rank fails");
+            (parts.expect("rank 1 has some").bytes(), sent(&training) - before)
+        });
+        for (moments, sent) in told {
+            assert!(moments > 60_000 && sent < 8_000, "{mode:?}: {sent} of {moments}");
+        }
+    }
 }
 
 struct Sizes<'g> {
@@ -361,7 +385,6 @@ fn a_rank_that_fails_keeps_no_other_waiting() {
 
 #[test]
 fn a_step_that_is_none_on_one_rank_is_withheld_by_all_owners_and_leaves_no_trace() {
-    let settings = ["train.accumulate=4"];
     let steps = |settings: &[&str], world: usize, first_is_bad: bool| {
         let config = config(settings);
         on_each(world, |ranks| {
@@ -379,10 +402,12 @@ fn a_step_that_is_none_on_one_rank_is_withheld_by_all_owners_and_leaves_no_trace
         })
     };
 
+    let settings = ["train.accumulate=4", "train.recompute=1"];
     let expected = steps(&settings, 1, false);
-    let divided = [&settings[..], &["memory.shard=true"]].concat();
-    for settings in [&settings[..], &divided] {
-        let found = steps(settings, 2, true);
-        assert!(found.iter().all(|bits| *bits == expected[0]), "{settings:?}: {found:?} {expected:?}");
+    let modes: [&[&str]; 4] =
+        [&[], &["memory.shard=states"], &["memory.shard=weights"], &["ranks.pipeline=2"]];
+    for mode in modes {
+        let found = steps(&[&settings[..], mode].concat(), 2, true);
+        assert!(found.iter().all(|bits| *bits == expected[0]), "{mode:?}: {found:?} {expected:?}");
     }
 }

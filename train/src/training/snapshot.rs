@@ -8,7 +8,6 @@
 mod tests;
 
 use std::{
-    cell::RefCell,
     collections::{BTreeMap, HashMap},
     fs,
     path::Path,
@@ -21,7 +20,7 @@ use burn::tensor::{Tensor, TensorData, TensorMetadata, backend::Backend, ops::Fl
 use host_optim::{HostOptimError, HostState};
 use models::{
     Gpt,
-    weights::{self, Fetch, Outgoing, Stored, TensorFile, WeightsError},
+    weights::{self, Begun, Fetch, Outgoing, TensorFile, WeightsError},
 };
 use runs::BadInput;
 use runs::checkpoint::{CONFIG, MOMENTS, STATE, TOKENIZER, WEIGHTS};
@@ -31,12 +30,13 @@ use serde::{Deserialize, Serialize};
 use tokenizer::Tokenizer;
 
 use super::Progress;
-use super::shard_gather::ShardGather;
+use super::parts::Parts;
 use crate::optimizer::{HostPart, Moments, Optimizer, Owners, Restored};
 use crate::ranks::Pairs;
 use crate::rule::{MOMENT_NAMES, keeps_second_moment};
 
 const FORMAT: u32 = 1;
+const MOMENTS_FAILED: &str = "saving the optimizer's moments";
 
 #[derive(Debug, Serialize, Deserialize)]
 struct State {
@@ -46,80 +46,98 @@ struct State {
     times: BTreeMap<String, usize>,
 }
 
-pub(crate) fn save<I: Backend, B: Backend>(
-    folder: &Path,
-    gpt: &Gpt<B>,
-    optimizer: &Optimizer<I>,
-    gather: Option<&RefCell<ShardGather<'_>>>,
-    config: &Config,
-    progress: &Progress,
-    tokenizer: &Tokenizer,
-) -> anyhow::Result<()> {
-    let mut on_host = optimizer.host.as_ref().map(HostPart::by_name).transpose()?.unwrap_or_default();
-    let mut table = optimizer.host.as_ref().and_then(HostPart::table);
-    if let Some(table) = &mut table {
-        let whole = table.whole();
-        on_host.insert(whole.name(), whole);
+/// What a checkpoint holds.
+pub(crate) struct Contents<'c, I: Backend, B: Backend> {
+    pub(super) gpt: &'c Gpt<B>,
+    pub(super) optimizer: &'c Optimizer<I>,
+    pub(super) config: &'c Config,
+    pub(super) progress: &'c Progress,
+    pub(super) tokenizer: &'c Tokenizer,
+}
+
+impl<I: Backend, B: Backend> Contents<'_, I, B> {
+    #[cfg(test)]
+    pub(super) fn save(&self, folder: &Path) -> anyhow::Result<()> {
+        self.save_except(folder, None, |_| Ok(()))
     }
 
-    let fetched = move |key: &str, shape: &[usize]| {
-        let fetched = gather.map(|gather| gather.borrow_mut().fetch(key)).expect("another rank keeps it");
-        let numbers = fetched.map_err(|error| unread(key, &format!("{error:#}")))?;
-        Ok(TensorData::new(numbers, shape.to_vec()))
-    };
-
-    let complete = |name: &str, shape: &[usize], read: weights::Read<'_>| match on_host.get(name) {
-        Some(state) if !state.reads_weights() => {
-            let masters = state.own_masters().map_err(|error| unread(name, &error))?;
-            Ok(TensorData::new(masters, shape.to_vec()))
+    /// Writes all but the `parts`, whose ranks write from when `announce` tells them the places.
+    pub(super) fn save_except(
+        &self,
+        folder: &Path,
+        parts: Option<&Parts>,
+        announce: impl FnOnce(&[u64]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let Self { gpt, optimizer, config, progress, tokenizer } = *self;
+        let mut on_host = optimizer.host.as_ref().map(HostPart::by_name).transpose()?.unwrap_or_default();
+        let mut table = optimizer.host.as_ref().and_then(HostPart::table);
+        if let Some(table) = &mut table {
+            let whole = table.whole();
+            on_host.insert(whole.name(), whole);
         }
-        Some(state) => state.complete(read()?).map_err(|error| unread(name, &error)),
-        None if gather.is_some_and(|gather| gather.borrow().has_masters_of(name)) => fetched(name, shape),
-        None => read(),
-    };
 
-    let weights = folder.join(WEIGHTS);
-    if gpt.has_adapters() {
-        weights::save_adapters(gpt, &weights)?;
-    } else {
-        weights::save_completed(gpt, &weights, complete)?;
+        let complete = |name: &str, shape: &[usize], read: weights::Read<'_>| match on_host.get(name) {
+            Some(state) if !state.reads_weights() => {
+                let masters = state.own_masters().map_err(|error| unread(name, &error))?;
+                Ok(TensorData::new(masters, shape.to_vec()))
+            }
+            Some(state) => state.complete(read()?).map_err(|error| unread(name, &error)),
+            None => read(),
+        };
+        let weights = folder.join(WEIGHTS);
+        let weights = if gpt.has_adapters() {
+            weights::save_adapters(gpt, &weights)?;
+            None
+        } else {
+            Some(weights::begin_completed(gpt, &weights, complete)?)
+        };
+
+        let moments = self.moments(&on_host, parts);
+        let moments = Begun::with(&folder.join(MOMENTS), moments).context(MOMENTS_FAILED)?;
+        if let Some(parts) = parts {
+            announce(&parts.places(weights.as_ref(), &moments))?;
+        }
+        let is_elsewhere = |key: &str| parts.is_some_and(|parts| parts.has(key));
+        weights.map_or(Ok(()), |weights| weights.finish(is_elsewhere))?;
+        moments.finish(is_elsewhere).context(MOMENTS_FAILED)?;
+
+        let on_device = optimizer.moments.iter().map(|(name, moments)| (name.clone(), moments.time));
+        let on_host = on_host.values().map(|state| (state.name().to_owned(), state.time() as usize));
+        let remote = parts.map(|parts| parts.times.clone()).unwrap_or_default();
+        let state = State {
+            format: FORMAT,
+            optimizer: config.train.optimizer,
+            progress: progress.clone(),
+            times: remote.into_iter().chain(on_device).chain(on_host).collect(),
+        };
+        save_beside(folder, &state, config, tokenizer)
     }
-    let mut moments = BTreeMap::new();
-    for (name, kept) in &optimizer.moments {
-        let parts = [Some(&kept.first), kept.second.as_ref()];
-        for (part, tensor) in MOMENT_NAMES.into_iter().zip(parts) {
-            if let Some(tensor) = tensor {
-                let name = format!("{name}.{part}");
-                let (shape, called) = (tensor.shape().to_vec(), name.clone());
-                let fetch: Fetch<'_> = Box::new(move || read::<I>(&called, tensor));
-                moments.insert(name, Outgoing { shape, fetch });
+
+    fn moments<'m>(
+        &'m self,
+        on_host: &HashMap<&'m str, &'m HostState>,
+        parts: Option<&Parts>,
+    ) -> BTreeMap<String, Outgoing<'m>> {
+        let mut moments = BTreeMap::new();
+        for (name, kept) in &self.optimizer.moments {
+            let tensors = [Some(&kept.first), kept.second.as_ref()];
+            for (part, tensor) in MOMENT_NAMES.into_iter().zip(tensors) {
+                if let Some(tensor) = tensor {
+                    let name = format!("{name}.{part}");
+                    let (shape, called) = (tensor.shape().to_vec(), name.clone());
+                    let fetch: Fetch<'_> = Box::new(move || read::<I>(&called, tensor));
+                    moments.insert(name, Outgoing { shape, fetch });
+                }
             }
         }
+        for part in parts.iter().flat_map(|parts| parts.moments()) {
+            let key = part.key.clone();
+            let fetch: Fetch<'_> = Box::new(move || Err(unread(&key, &"another rank has it")));
+            moments.insert(part.key.clone(), Outgoing { shape: part.shape.clone(), fetch });
+        }
+        self.gpt.visit(&mut HostMoments { on_host, path: Vec::new(), moments: &mut moments });
+        moments
     }
-
-    for remote in gather.iter().flat_map(|gather| gather.borrow().moments()) {
-        let (key, shape) = (remote.key.clone(), remote.shape.clone());
-        let fetch: Fetch<'_> = Box::new(move || fetched(&key, &shape));
-        moments.insert(remote.key, Outgoing { shape: remote.shape, fetch });
-    }
-
-    gpt.visit(&mut HostMoments { on_host: &on_host, path: Vec::new(), moments: &mut moments });
-    weights::write_tensors(&folder.join(MOMENTS), &moments, Stored::F32)
-        .context("saving the optimizer's moments")?;
-    let on_device = optimizer.moments.iter().map(|(name, moments)| (name.clone(), moments.time));
-    let remote = gather.map(|gather| gather.borrow().times.clone()).unwrap_or_default();
-    let state = State {
-        format: FORMAT,
-        optimizer: config.train.optimizer,
-        progress: progress.clone(),
-        times: remote
-            .into_iter()
-            .chain(on_device)
-            .chain(on_host.values().map(|state| (state.name().to_owned(), state.time() as usize)))
-            .collect(),
-    };
-
-    save_beside(folder, &state, config, tokenizer)
 }
 
 pub(crate) fn save_first(
@@ -129,8 +147,8 @@ pub(crate) fn save_first(
     tokenizer: &Tokenizer,
 ) -> anyhow::Result<()> {
     write(&folder.join(WEIGHTS))?;
-    weights::write_tensors(&folder.join(MOMENTS), &BTreeMap::new(), Stored::F32)
-        .context("saving the optimizer's moments")?;
+    let moments = Begun::with(&folder.join(MOMENTS), BTreeMap::new());
+    moments.and_then(|moments| moments.finish(|_| false)).context(MOMENTS_FAILED)?;
     let (optimizer, progress) = (config.train.optimizer, Progress::start(config.train.seed));
     let state = State { format: FORMAT, optimizer, progress, times: BTreeMap::new() };
     save_beside(folder, &state, config, tokenizer)

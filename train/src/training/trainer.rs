@@ -263,13 +263,17 @@ impl<I: Offloadable> Trainer<I> {
 
     fn save_on_all_ranks(&mut self, better: Option<Best>, ends: bool) -> anyhow::Result<()> {
         if !self.ranks.leads() {
-            return self.send_own();
+            return self.write_parts();
         }
         if ends {
             return self.save_or_end(better);
         }
         self.optimizer.settle()?;
         if let Err(error) = self.save(better) {
+            // The other ranks fail, too.
+            if self.ranks.have_failed() {
+                return Err(error);
+            }
             self.say(&format!("{error:#}; training continues"));
         }
         Ok(())

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokenizer::Tokenizer;
 
 use super::exchange::Pass;
-use super::{Exchange, Learner, Progress, restore, snapshot::save};
+use super::{Exchange, Learner, Progress, restore, snapshot::Contents};
 use crate::data::{MicroBatch, StepData};
 use crate::optimizer::{Optimizer, Owners, Stride, rate_share};
 use crate::plan::StatesOnDisk;
@@ -102,9 +102,9 @@ impl Training {
         let folder = tempfile::tempdir().expect("a folder");
         self.optimizer.settle().expect("it was stepped");
         let words = Tokenizer::bytes(&tokenizer::CHAT_SPECIALS);
-        let progress = Progress::start(1);
-        save(folder.path(), &self.learner.gpt, &self.optimizer, None, &self.config, &progress, &words)
-            .expect("saved");
+        let Self { config, learner, optimizer } = self;
+        let (gpt, progress, tokenizer) = (&learner.gpt, &Progress::start(1), &words);
+        Contents { gpt, optimizer, config, progress, tokenizer }.save(folder.path()).expect("saved");
         folder
     }
 

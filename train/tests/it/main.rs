@@ -46,6 +46,7 @@ mod doctor;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod gpus;
 #[cfg(unix)]
+mod killed_ranks;
 mod kills;
 #[cfg(target_os = "linux")]
 mod narrow;

@@ -1,6 +1,5 @@
 //! Several processes over Open MPI, started by the user's command: one process's bits, and an end to every run.
 
-use std::env;
 use std::fs;
 use std::io::{Read, Seek};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -27,7 +26,7 @@ pub(crate) fn has_mpi() -> bool {
 }
 
 /// Whether a lost rank ends the run, as under release 4.
-fn losses_end_runs() -> bool {
+pub(crate) fn losses_end_runs() -> bool {
     let survived =
         |release| if release < 5 { Ok(release) } else { Err("release 4 of Open MPI is needed".to_owned()) };
     Need::Mpi.found(release().and_then(survived)).is_some()
@@ -256,6 +255,15 @@ fn ranks_end_with_the_bits_of_one_process() {
 }
 
 /// A user's `mpirun` command, with the variables of `--ranks` and `--interface`.
+pub(crate) fn plain_mpirun() -> Command {
+    let mut mpirun = Command::new("mpirun");
+    mpirun.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    mpirun.env("OMPI_MCA_btl_tcp_if_include", "lo").env("OMPI_MCA_oob_tcp_if_include", "lo");
+    mpirun.env("OMPI_MCA_rmaps_base_oversubscribe", "1");
+    mpirun.env("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe");
+    mpirun
+}
+
 #[test]
 fn ranks_under_a_plain_mpirun_have_the_bits_of_one_process() {
     if !has_mpi() {
@@ -264,12 +272,8 @@ fn ranks_under_a_plain_mpirun_have_the_bits_of_one_process() {
     let tiny = Tiny::new();
     let one = bits(&tiny.run("one", &SHARED));
     let train = tiny.command("two", &SHARED);
-    let mut mpirun = Command::new("mpirun");
+    let mut mpirun = plain_mpirun();
     mpirun.args(["-n", "2"]).arg(train.get_program()).args(train.get_args());
-    mpirun.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    mpirun.env("OMPI_MCA_btl_tcp_if_include", "lo").env("OMPI_MCA_oob_tcp_if_include", "lo");
-    mpirun.env("OMPI_MCA_rmaps_base_oversubscribe", "1");
-    mpirun.env("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe");
     let output = tiny.run_to_end(&mut mpirun);
     assert_success(&output);
     assert_eq!(bits(&json(&output)), one);
@@ -462,82 +466,19 @@ fn a_diverging_step_is_skipped_by_all_ranks() {
 }
 
 #[test]
-fn a_killed_rank_ends_the_run_and_its_checkpoint_resumes() {
-    if !losses_end_runs() {
-        return;
-    }
-    let tiny = Tiny::new();
-    let mut child = tiny.start_on("2", "run", &[]);
-    let processes = tiny.processes("run");
-    signal(Signal::KILL, processes[1]);
-    assert_eq!(tiny.ended(&mut child, "run"), Some(1), "{}", tiny.log("run"));
-    assert!(tiny.log("run").contains("the run of 2 ranks ended early"), "{}", tiny.log("run"));
-    let done = *tiny.whole_checkpoints("run").iter().max().expect("one was saved");
-    let steps = format!("train.steps={}", done + 3);
-    let whole = bits(&tiny.run("whole", &[&SHARED[..], &[&steps]].concat()));
-    assert_eq!(tiny.resume_on("2", "run", &[&steps]), whole);
-}
-
-#[test]
-fn a_run_with_repeatedly_killed_ranks_ends_with_the_bits_of_an_undisturbed_one() {
-    if !losses_end_runs() {
-        return;
-    }
-
-    let setting = |name, usual: u64| env::var(name).map_or(usual, |text| text.parse().expect("a number"));
-    let (kills, mut seed) =
-        (setting("TRAIN_RANK_KILLS", suite::size().pick(1, 2, 50)), setting("TRAIN_KILLS_SEED", 1));
-    let tiny = Tiny::new();
-
-    // Kills must precede the end.
-    let steps = format!("train.steps={}", 40 * kills + 200);
-    let settings = [&SHARED[..], &[&steps, "checkpoint.every=2"]].concat();
-    let whole = bits(&tiny.run("whole", &settings));
-    let restarts = (kills + 1).to_string();
-    let mut command = tiny.command("run", &settings);
-    let mut child = tiny.start(command.args(on("2")).args(["--restarts", &restarts]), "run");
-    tiny.processes("run");
-    let mut killed = Vec::new();
-
-    for kill in 1..=kills {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let step = 40 * (kill - 1) + 4 + (seed >> 33) % 30;
-        let mut processes = Vec::new();
-        tiny.wait_until(
-            "run",
-            || {
-                processes = tiny.processes("run");
-                let begun = processes.len() == 2 && processes.iter().all(|process| !killed.contains(process));
-                let done = child.try_wait().expect("waiting").is_some();
-                done || begun && tiny.steps_taken("run") >= step
-            },
-            "the ranks did not get that far",
-        );
-        let rank = (seed >> 60) as usize % 2;
-        if let Some(process) = processes.get(rank) {
-            println!("kill {kill} of {kills}: rank {rank} after step {}", tiny.steps_taken("run"));
-            try_signal(Signal::KILL, *process);
-        }
-        killed.extend(processes);
-    }
-
-    assert_eq!(tiny.bits_at_end(&mut child, "run"), whole);
-    let restarts = tiny.log("run").matches("resumes from its last checkpoint").count();
-    println!("{restarts} restarts");
-    assert!(restarts > 0, "no rank was killed in time");
-}
-
-#[test]
 fn a_frozen_rank_is_named() {
     if !has_mpi() {
         return;
     }
     let tiny = Tiny::new();
-    let mut child = tiny.start_on("2", "run", &["--rank-timeout", "8"]);
-    let processes = tiny.processes("run");
-    signal(Signal::STOP, processes[1]);
-    assert_eq!(tiny.ended(&mut child, "run"), Some(1), "{}", tiny.log("run"));
-    assert!(tiny.log("run").contains("rank 1 did not arrive"), "{}", tiny.log("run"));
+    for mode in suite::first(1, &["memory.shard=false", "memory.shard=weights", "ranks.pipeline=2"]) {
+        let settings = set(&[*mode, "train.recompute=1", "model.n_layer=2"]);
+        let mut child = tiny.start_on("2", mode, &[&["--rank-timeout", "8"], &settings[..]].concat());
+        let processes = tiny.processes(mode);
+        signal(Signal::STOP, processes[1]);
+        assert_eq!(tiny.ended(&mut child, mode), Some(1), "{}", tiny.log(mode));
+        assert!(tiny.log(mode).contains("rank 1 did not arrive"), "{}", tiny.log(mode));
+    }
 }
 
 #[test]

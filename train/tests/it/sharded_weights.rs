@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::program::{assert_success, json, stderr};
-use crate::ranks::{SHARED, has_mpi};
+use crate::program::{PROGRAM, assert_code, assert_success, can_mount, json, stderr};
+use crate::ranks::{SHARED, has_mpi, plain_mpirun, set};
 use crate::tiny::{TIGHT, Tiny, bits, number};
 
 const WEIGHTS: [&str; 3] = ["memory.shard=weights", "train.recompute=1", "model.n_layer=4"];
@@ -91,4 +91,39 @@ fn weights_are_divided_only_where_blocks_are_recomputed() {
         said.contains("`memory.shard` = \"weights\"") && said.contains("`train.recompute` = null"),
         "{said}"
     );
+}
+
+/// Its view of the checkpoints is read-only, as on a host that mounts them so.
+#[test]
+fn a_rank_that_cannot_write_its_part_leaves_training_and_earlier_checkpoints_intact() {
+    let tiny = Tiny::new();
+    let mount = "mount --bind run/checkpoints run/checkpoints && mount -o remount,bind,ro run/checkpoints";
+    let settings = [&SHARED[..], &WEIGHTS].concat();
+    let undisturbed = bits(&tiny.run("one", &[&settings[..], &["train.steps=6"]].concat()));
+    tiny.run("run", &[&settings[..], &["train.steps=3"]].concat());
+    if !has_mpi() || !can_mount(tiny.path(), mount) {
+        return;
+    }
+
+    let go_on = ["--resume", "run", "--device", "cpu"].iter().copied();
+    let go_on: Vec<&str> = go_on.chain(set(&["train.steps=6", "checkpoint.every=2"])).collect();
+    let script = format!("{mount} && exec {PROGRAM} {}", go_on.join(" "));
+    let mut mpirun = plain_mpirun();
+    // Ranks of two namespaces may not read each other's memory.
+    mpirun.env("OMPI_MCA_btl_vader_single_copy_mechanism", "none").env("OMPI_MCA_smsc", "^cma");
+    mpirun.args(["-n", "1", PROGRAM]).args(&go_on).arg(":");
+    mpirun.args(["-n", "1", "unshare", "--map-root-user", "--mount", "sh", "-c", &script]);
+    let output = tiny.run_to_end(&mut mpirun);
+    assert_code(&output, 1);
+
+    let said = stderr(&output);
+    assert!(said.contains("rank 1: could not write weights to") && said.contains("Read-only"), "{said}");
+    for step in [4, 6] {
+        let message = format!("step {step}: no checkpoint was saved: saving step {step} as ");
+        assert!(said.contains(&message), "{message:?} is not in\n{said}");
+    }
+    assert!(said.contains("another rank could not write its part"), "{said}");
+    assert!(said.contains("the run ends without a checkpoint of its last step: step 6: "), "{said}");
+    assert_eq!((tiny.records("run", "step").len(), tiny.whole_checkpoints("run")), (6, vec![3]));
+    assert_eq!(bits(&tiny.resume("run", &["train.steps=6"])), undisturbed);
 }

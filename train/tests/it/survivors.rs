@@ -50,11 +50,12 @@ enum Goes {
 /// Kills, after at most 32 steps, come long before the end.
 const STEPS: &str = "train.steps=200";
 
-const KINDS: [(Goes, &[&str]); 4] = [
+const KINDS: [(Goes, &[&str]); 5] = [
     (Goes::OnAtOnce, &["checkpoint.every=30"]),
     (Goes::OnFromCheckpoint, &["checkpoint.every=5", "memory.optimizer=host", "memory.shard=true"]),
     (Goes::OnAtOnce, &["memory.optimizer=host", "memory.stream=int8", "memory.gradients=int8"]),
     (Goes::AsResumed, &["checkpoint.every=5", "ranks.exchange=one_bit", "ranks.warm_up=4"]),
+    (Goes::OnFromCheckpoint, &["checkpoint.every=5", "memory.shard=weights", "train.recompute=1"]),
 ];
 
 #[test]

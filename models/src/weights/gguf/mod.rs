@@ -18,7 +18,7 @@ pub use self::numbers::Numbers;
 use crate::config::GptConfig;
 use crate::gpt::Gpt;
 use crate::weights::store::{floats, parameters, transposed};
-use crate::weights::tensors::{Fetch, Outgoing, WriteError};
+use crate::weights::writing::{Fetch, Outgoing, WriteError};
 use crate::weights::{Stored, WeightsError};
 
 const WIDE: Numbers = Numbers::Plain(Stored::F32);

@@ -112,7 +112,8 @@ impl Checkpoints {
         })
     }
 
-    fn partial_path_of(&self, step: u64) -> PathBuf {
+    /// Folder of the checkpoint of `step` while it is written.
+    pub fn partial_path_of(&self, step: u64) -> PathBuf {
         self.folder.join(name_of(step) + ASIDE)
     }
 }

@@ -18,21 +18,23 @@ fn config() -> Config {
     Config::from_text(text, "a tiny run", &[]).expect("a valid configuration")
 }
 
+fn save<B: Backend>(
+    folder: &Path,
+    gpt: &Gpt<B>,
+    optimizer: &Optimizer<Flex>,
+    config: &Config,
+) -> anyhow::Result<()> {
+    let (progress, tokenizer) = (&Progress::start(1), &Tokenizer::bytes(&tokenizer::CHAT_SPECIALS));
+    Contents { gpt, optimizer, config, progress, tokenizer }.save(folder)
+}
+
 fn write(folder: &Path, config: &Config) -> anyhow::Result<()> {
     let gpt = Gpt::<Tape>::new(&config.model, 3, &FlexDevice)?;
     let mut optimizer = Optimizer::<Flex>::new(&config.train);
     let zeros = |shape: [usize; 2]| Tensor::<Flex, 2>::zeros(shape, &FlexDevice).into_primitive().tensor();
     let moments = Moments { time: 1, first: zeros([264, 4]), second: Some(zeros([264, 4])) };
     optimizer.moments.insert("wte".to_owned(), moments);
-    save(
-        folder,
-        &gpt,
-        &optimizer,
-        None,
-        config,
-        &Progress::start(1),
-        &Tokenizer::bytes(&tokenizer::CHAT_SPECIALS),
-    )
+    save(folder, &gpt, &optimizer, config)
 }
 
 fn refused(change: impl Fn(&mut Vec<(String, TensorView<'_>)>)) -> [String; 2] {
@@ -115,9 +117,7 @@ fn a_checkpoint_with_nan_weights_is_not_saved() {
     broken.wte = Param::from_tensor(broken.wte.val().mul_scalar(f32::NAN));
     let optimizer = Optimizer::<Flex>::new(&config.train);
     let checkpoints = Checkpoints::in_run(run.path());
-    let saved = checkpoints.save(1, 0, |folder| {
-        save(folder, &broken, &optimizer, None, &config, &Progress::start(1), &Tokenizer::bytes(&[]))
-    });
+    let saved = checkpoints.save(1, 0, |folder| save(folder, &broken, &optimizer, &config));
     let said = saved.expect_err("it is broken").to_string();
     assert!(said.contains("tensor `wte` holds NaN"), "{said}");
     assert!(checkpoints.folders().expect("readable").is_empty());
@@ -132,8 +132,7 @@ fn moments_that_are_nan_are_neither_saved_nor_resumed() {
     let mut optimizer = Optimizer::<Flex>::new(&config.train);
     let moments = Moments { time: 1, first: moment(0.0), second: Some(moment(f32::INFINITY)) };
     optimizer.moments.insert("wte".to_owned(), moments);
-    let words = Tokenizer::bytes(&tokenizer::CHAT_SPECIALS);
-    let saved = save(run.path(), &gpt, &optimizer, None, &config, &Progress::start(1), &words);
+    let saved = save(run.path(), &gpt, &optimizer, &config);
     let said = format!("{:#}", saved.expect_err("it is broken"));
     assert!(said.contains("tensor `wte.second` holds inf"), "{said}");
 

@@ -170,6 +170,23 @@ fn ranks_that_gather_weights_restart_from_their_checkpoint_with_the_bits_of_one_
     }
 }
 
+/// It dies in every call until the first checkpoint is there, so in each of its save.
+#[test]
+fn a_rank_may_die_at_any_moment_of_a_save() {
+    let runs = Runs::new();
+    let settings = ["memory.shard=weights", "train.recompute=1", "model.n_layer=2", "checkpoint.every=1"];
+    let whole = runs.done(1, "whole", &settings);
+    let stride = suite::size().pick(7, 3, 1);
+    for at in (20..).step_by(stride) {
+        let out = format!("at-{at}");
+        let step = runs.survived(&out, &settings, at).expect("more calls follow");
+        assert_eq!(runs.bits(&out), whole, "call {at}, step {step}");
+        if step > 0 {
+            return;
+        }
+    }
+}
+
 #[test]
 fn ranks_with_own_state_restart_as_if_started_to_resume() {
     let runs = Runs::new();
