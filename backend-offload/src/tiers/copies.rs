@@ -262,6 +262,13 @@ impl Tiers {
         share: Share,
         edit: impl FnOnce(&mut [u8]),
     ) -> bool {
+        // Written pages of a dry run would take memory.
+        let is_hollow = self.pool.is_hollow(len);
+        let edit = |bytes: &mut [u8]| {
+            if !is_hollow {
+                edit(bytes)
+            }
+        };
         if let Some(copy) = self.copies.get_mut(&block)
             && let Some(bytes) = copy.lease.bytes_mut()
         {
@@ -272,6 +279,7 @@ impl Tiers {
         }
         let Ok(mut draft) = self.draft(len) else { return false };
         match (share, self.get(block), self.spilled.get(&block)) {
+            _ if is_hollow => {}
             (Share::Part, None, None) => draft.fill(0),
             (Share::Part, Some(lease), _) => draft.copy_from_slice(lease.bytes()),
             (Share::Part, None, Some(spilled)) if spilled.read(&mut draft).is_err() => return false,
@@ -339,6 +347,20 @@ mod tests {
         assert_eq!(upload.bytes()[0], 1);
         assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes()[0], 2);
         assert_eq!(tiers.pool().room(), Limit::bytes(20), "both count");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn edits_of_a_dry_run_write_no_large_block() {
+        const LARGE: usize = 1 << 20;
+        let mut tiers = tiers();
+        tiers.pool.run_dry();
+        for share in [Share::Part, Share::Whole, Share::Part] {
+            assert!(tiers.edit(BLOCK, LARGE, share, |_| unreachable!("it has no memory")));
+        }
+        let small = BlockId { index: 1, generation: 0 };
+        assert!(tiers.edit(small, 40, Share::Part, |bytes| bytes[0] = 1));
+        assert_eq!(tiers.get(small).expect("it is kept").bytes()[0], 1);
     }
 
     #[test]

@@ -3,9 +3,6 @@
 
 use std::ptr::{NonNull, null_mut};
 
-/// A process has about 65,000 mappings: smaller buffers come from the heap.
-pub(super) const SMALLEST: usize = 1 << 20;
-
 pub(crate) struct HollowMemory {
     start: NonNull<u8>,
     len: usize,

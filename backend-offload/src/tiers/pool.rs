@@ -51,6 +51,11 @@ impl HostPool {
         self.dry.load(Ordering::Relaxed)
     }
 
+    /// Whether a buffer of `len` bytes keeps no contents.
+    pub(super) fn is_hollow(&self, len: usize) -> bool {
+        self.is_dry() && Slab::is_hollow(len)
+    }
+
     pub fn set_limits(&self, limit: Limit, pinned_limit: Limit) {
         self.books().set_limits(limit, pinned_limit);
     }

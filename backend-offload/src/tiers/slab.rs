@@ -1,8 +1,11 @@
 //! Slabs: host memory of exactly a block's size.
 
 #[cfg(target_os = "linux")]
-use super::hollow::{HollowMemory, SMALLEST};
+use super::hollow::HollowMemory;
 use std::fmt;
+
+/// A process has about 65,000 mappings: smaller buffers of a dry run come from the heap.
+const SMALLEST_HOLLOW: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy)]
 pub enum SlabSource {
@@ -92,9 +95,14 @@ impl Drop for PinnedMemory {
 }
 
 impl Slab {
+    /// Whether a buffer of a dry run is address space alone.
+    pub(crate) fn is_hollow(len: usize) -> bool {
+        cfg!(target_os = "linux") && len >= SMALLEST_HOLLOW
+    }
+
     pub(crate) fn dry_run(len: usize) -> Option<Self> {
         #[cfg(target_os = "linux")]
-        if len >= SMALLEST {
+        if Self::is_hollow(len) {
             return HollowMemory::new(len).map(Self::Hollow);
         }
         HeapMemory::zeroed(len).map(Self::Heap)
