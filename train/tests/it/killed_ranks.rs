@@ -87,7 +87,7 @@ mod full {
             "model.compute=bf16",
         ],
         &["memory.shard=states", "train.optimizer=muon"],
-        &["ranks.pipeline=2", "memory.optimizer=host"],
+        &["ranks.pipeline=2", "memory.optimizer=host", "eval.questions=[]"],
     ];
 
     #[test]
