@@ -266,7 +266,7 @@ impl Tiers {
         let is_hollow = self.pool.is_hollow(len);
         let edit = |bytes: &mut [u8]| {
             if !is_hollow {
-                edit(bytes)
+                edit(bytes);
             }
         };
         if let Some(copy) = self.copies.get_mut(&block)
