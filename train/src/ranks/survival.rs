@@ -80,6 +80,8 @@ impl Ranks {
             engine.shrink().context("going on with the ranks that live")?;
             let place = (engine.rank(), engine.world());
             (self.rank, self.world) = place;
+            // Hosts no longer have equally many.
+            self.layout.of_each = 1;
             let alive = match self.gathered(&(own as u64).to_le_bytes()) {
                 Ok(alive) => alive,
                 // Another rank was lost.
