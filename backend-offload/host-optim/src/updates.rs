@@ -313,7 +313,7 @@ fn weights_or_nan<T: Element + Pod>(
     let len = shape.num_elements();
     let weights = match weights {
         Some(weights) if computes => bytemuck::cast_slice(&weights).to_vec(),
-        // Pages that nobody writes take no memory.
+        // Unwritten pages take no memory.
         Some(_) => bytemuck::zeroed_vec(len),
         None => vec![missing; len],
     };

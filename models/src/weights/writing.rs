@@ -60,7 +60,9 @@ pub struct Begun<'w> {
     path: PathBuf,
     file: File,
     tensors: BTreeMap<String, Outgoing<'w>>,
-    places: BTreeMap<String, u64>,
+    header: Metadata,
+    /// Where the first tensor begins.
+    first: u64,
     stored: Stored,
 }
 
@@ -73,29 +75,25 @@ impl<'w> Begun<'w> {
     ) -> io::Result<Self> {
         let (dtype, _) = stored.types();
         let mut end = 0;
-        let infos: Vec<_> = tensors
-            .iter()
-            .map(|(name, tensor)| {
-                let begin = end;
-                end += tensor.shape.iter().product::<usize>() * stored.bytes();
-                (name.clone(), TensorInfo { dtype, shape: tensor.shape.clone(), data_offsets: (begin, end) })
-            })
-            .collect();
-        let begins: Vec<_> = infos.iter().map(|(_, info)| info.data_offsets.0).collect();
+        let infos = tensors.iter().map(|(name, tensor)| {
+            let begin = end;
+            end += tensor.shape.iter().product::<usize>() * stored.bytes();
+            (name.clone(), TensorInfo { dtype, shape: tensor.shape.clone(), data_offsets: (begin, end) })
+        });
 
         let notes = note.map(|(key, text)| HashMap::from([(key.to_owned(), text)]));
-        let header = Metadata::new(notes, infos).expect("each tensor begins where the one before ends");
-        let mut header = serde_json::to_vec(&header).expect("names and numbers are JSON");
+        let header =
+            Metadata::new(notes, infos.collect()).expect("each tensor begins where the one before ends");
+        let mut text = serde_json::to_vec(&header).expect("names and numbers are JSON");
         // Aligned: readers map numbers in place.
-        header.resize(header.len().next_multiple_of(8), b' ');
+        text.resize(text.len().next_multiple_of(8), b' ');
 
         let mut file = File::create(path)?;
-        file.write_all(&(header.len() as u64).to_le_bytes())?;
-        file.write_all(&header)?;
+        file.write_all(&(text.len() as u64).to_le_bytes())?;
+        file.write_all(&text)?;
         let first = file.stream_position()?;
         file.set_len(first + end as u64)?;
-        let places = tensors.keys().cloned().zip(begins.into_iter().map(|begin| first + begin as u64));
-        Ok(Self { path: path.to_owned(), file, places: places.collect(), tensors, stored })
+        Ok(Self { path: path.to_owned(), file, tensors, header, first, stored })
     }
 
     /// Begins a file of f32.
@@ -105,7 +103,7 @@ impl<'w> Begun<'w> {
 
     /// Where in the file tensor `name` begins.
     pub fn place(&self, name: &str) -> Option<u64> {
-        self.places.get(name).copied()
+        self.header.info(name).map(|info| self.first + info.data_offsets.0 as u64)
     }
 
     /// Writes the numbers of all tensors but those that another process writes, as [`Joined`].
@@ -116,13 +114,23 @@ impl<'w> Begun<'w> {
 
     fn write_except(mut self, is_elsewhere: impl Fn(&str) -> bool) -> Result<(), WriteError> {
         for (name, tensor) in self.tensors.iter().filter(|(name, _)| !is_elsewhere(name)) {
-            let numbers = (tensor.fetch)().and_then(|numbers| self.stored.narrowed(name, numbers));
-            let numbers = numbers.map_err(WriteError::Tensor)?;
-            self.file.seek(SeekFrom::Start(self.places[name]))?;
-            self.file.write_all(numbers.as_bytes())?;
+            let place = self.place(name).expect("the header has all tensors");
+            let numbers = (tensor.fetch)().map_err(WriteError::Tensor)?;
+            put(&mut self.file, (name, place), self.stored, numbers)?;
         }
         Ok(())
     }
+}
+
+fn put(
+    file: &mut File,
+    (name, place): (&str, u64),
+    stored: Stored,
+    numbers: TensorData,
+) -> Result<(), WriteError> {
+    let numbers = stored.narrowed(name, numbers).map_err(WriteError::Tensor)?;
+    file.seek(SeekFrom::Start(place))?;
+    Ok(file.write_all(numbers.as_bytes())?)
 }
 
 /// A file of f32 that another process has [begun](Begun).
@@ -141,10 +149,7 @@ impl Joined {
 
     /// Writes the numbers of tensor `name`, which begins at `place`.
     pub fn write(&mut self, name: &str, place: u64, numbers: TensorData) -> Result<(), WeightsError> {
-        let numbers = Stored::F32.narrowed(name, numbers)?;
-        let placed = self.file.seek(SeekFrom::Start(place));
-        let written = placed.and_then(|_| self.file.write_all(numbers.as_bytes()));
-        written.map_err(WeightsError::file("write weights to", &self.path))
+        put(&mut self.file, (name, place), Stored::F32, numbers).map_err(|error| error.at(&self.path))
     }
 
     /// Waits until the numbers are on the disk.

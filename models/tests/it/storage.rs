@@ -419,6 +419,6 @@ fn processes_that_write_their_own_tensors_make_the_file_of_one() {
     let error = joined.write("c", c, numbers(f32::NAN)).expect_err("no number");
     assert!(error.to_string().starts_with("tensor `c` holds NaN"), "{error}");
     let absent = directory.path().join("absent");
-    let error = Joined::open(&absent).map(drop).expect_err("nobody has begun it").to_string();
+    let error = Joined::open(&absent).map(drop).expect_err("it was not begun").to_string();
     assert!(error.contains("could not write weights to") && error.contains("absent"), "{error}");
 }

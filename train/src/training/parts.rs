@@ -126,25 +126,29 @@ impl Parts {
         let listed = self.remote.len();
         ensure!(places.len() == listed, "rank 0 writes {} parts, this rank knows {listed}", places.len());
         let kept = Own::of(optimizer)?;
-        let mut files = BTreeMap::new();
-        for (part, place) in self.remote.iter().zip(places) {
-            if part.owner != rank || *place == NOWHERE {
+        for name in [WEIGHTS, MOMENTS] {
+            let placed =
+                self.remote.iter().zip(places).filter(|(part, place)| {
+                    part.owner == rank && part.what.file() == name && **place != NOWHERE
+                });
+            let mut placed = placed.peekable();
+            if placed.peek().is_none() {
                 continue;
             }
-            let own = match part.what {
-                What::Masters => kept.masters(gpt, &part.parameter)?,
-                What::Moment(moment) => kept.moment(&part.parameter, moment)?,
-            };
-            let all: usize = part.shape.iter().product();
-            ensure!(own.len() == all, "`{}` is saved with {} numbers, not {all}", part.key, own.len());
-            let file = match files.remove(part.what.file()) {
-                Some(file) => file,
-                None => Joined::open(&folder.join(part.what.file()))?,
-            };
-            let file = files.entry(part.what.file()).or_insert(file);
-            file.write(&part.key, *place, TensorData::new(own, part.shape.clone()))?;
+            let mut file = Joined::open(&folder.join(name))?;
+            for (part, place) in placed {
+                let own = match part.what {
+                    What::Masters => kept.masters(gpt, &part.parameter)?,
+                    What::Moment(moment) => kept.moment(&part.parameter, moment)?,
+                };
+                let all: usize = part.shape.iter().product();
+                ensure!(own.len() == all, "`{}` is saved with {} numbers, not {all}", part.key, own.len());
+                file.write(&part.key, *place, TensorData::new(own, part.shape.clone()))?;
+            }
+            if is_far {
+                file.sync()?;
+            }
         }
-        files.into_values().filter(|_| is_far).try_for_each(Joined::sync)?;
         Ok(())
     }
 }

@@ -61,7 +61,7 @@ impl<I: Backend, B: Backend> Contents<'_, I, B> {
         self.save_except(folder, None, |_| Ok(()))
     }
 
-    /// Writes all but the `parts`, whose ranks write from when `announce` tells them the places.
+    /// Writes all but the `parts`, which other ranks write once `announce` has sent the places.
     pub(super) fn save_except(
         &self,
         folder: &Path,

@@ -47,6 +47,7 @@ mod doctor;
 mod gpus;
 #[cfg(unix)]
 mod killed_ranks;
+#[cfg(unix)]
 mod kills;
 #[cfg(target_os = "linux")]
 mod narrow;
