@@ -85,10 +85,7 @@ impl Test {
         let workspace = Workspace::read()?;
         let not_run = workspace.target.join("tests-not-run");
         remove(&not_run)?;
-        let mut variables = vec![
-            (suite::SIZE, size.pick("quick", "gate", "full").to_owned()),
-            (suite::NOT_RUN, not_run.display().to_string()),
-        ];
+        let mut variables = vec![(suite::NOT_RUN, not_run.display().to_string())];
         if size == Size::Full {
             let seed = RandomState::new().build_hasher().finish();
             println!("random tests draw from {RANDOM_SEED}={seed}");
@@ -105,7 +102,8 @@ impl Test {
             .then(|| Passed::open(workspace.target.join("tests-passed"), self.continues))
             .transpose()?;
         let lanes = Lanes::of_machine();
-        let for_documentation = variables.clone();
+        let mut for_documentation = variables.clone();
+        for_documentation.push((suite::SIZE, binary::named(size).to_owned()));
         variables.push((TEST_THREADS, lanes.threads.to_string()));
         let run = Run { size, variables, lacking: not_run, passed };
         let so_far = Mutex::new((Outcome::default(), &mut *times));
@@ -150,7 +148,7 @@ impl Test {
     fn jobs<'b>(&self, binaries: &'b [Binary]) -> Result<Vec<Job<'b>>> {
         let mut jobs = Vec::new();
         for binary in binaries {
-            let portions = binary.portions(self.size(), &self.filters)?;
+            let portions = binary.portions(&self.filters)?;
             jobs.extend(portions.into_iter().map(|portion| Job {
                 name: binary.to_string(),
                 binary,

@@ -21,6 +21,8 @@ pub(super) struct Binary {
     pub(super) target: String,
     pub(super) executable: PathBuf,
     pub(super) folder: PathBuf,
+    /// Size of the suite that it runs in.
+    pub(super) size: Size,
 }
 
 /// Tests that run in one process.
@@ -93,13 +95,18 @@ fn belongs(test: &str, size: Size) -> bool {
     (size >= Size::Gate && is_in("gate")) || (size == Size::Full && is_in("full"))
 }
 
+/// As tests read it.
+pub(super) fn named(size: Size) -> &'static str {
+    size.pick("quick", "gate", "full")
+}
+
 impl Binary {
-    pub(super) fn portions(&self, size: Size, filters: &[String]) -> Result<Vec<Portion>> {
+    pub(super) fn portions(&self, filters: &[String]) -> Result<Vec<Portion>> {
         let matches = |test: &String| filters.is_empty() || filters.iter().any(|part| test.contains(part));
         let marked = self.listed(&["--list", "--ignored"])?;
         let mut unmarked = self.listed(&["--list"])?;
         unmarked.retain(|test| matches(test) && !marked.contains(test));
-        let marked = marked.into_iter().filter(|test| matches(test) && belongs(test, size)).collect();
+        let marked = marked.into_iter().filter(|test| matches(test) && belongs(test, self.size)).collect();
         Ok(Portion::divided(unmarked, false).chain(Portion::divided(marked, true)).collect())
     }
 
@@ -111,6 +118,7 @@ impl Binary {
     fn invocation(&self) -> Invocation {
         Invocation::new(self.executable.to_string_lossy())
             .environment("CARGO_MANIFEST_DIR", self.folder.to_string_lossy())
+            .environment(suite::SIZE, named(self.size))
     }
 
     /// Shows output when the limit kills the process, and on failure. `read` gets each line at once.

@@ -17,33 +17,46 @@ use xtask::{invocation::Invocation, workspace};
 /// All targets without `test = false`, except examples.
 const TARGETS: &str = "--tests";
 
-/// No default enables these: the full suite runs them once more.
-const MORE_FEATURES: [(&str, &str); 3] =
-    [("on-vulkan", "spirv"), ("tokenizer", "parquet-zstd"), ("web", "structured")];
+/// The full suite tests this feature together with the defaults.
+const MORE: &str = "tokenizer/parquet-zstd";
+
+/// The full suite tests these once more, as far as the gate does. Both change what Burn is compiled from, so it is
+/// compiled for both at once.
+const OTHERWISE: [(&str, &str); 2] = [("on-vulkan", "spirv"), ("web", "structured")];
 
 pub(super) fn binaries(size: Size, packages: &[String]) -> Result<Vec<Binary>> {
-    let mut binaries = compiled(&cargo_test(size, packages))?;
+    let mut binaries = compiled(&cargo_test(size, packages), size)?;
     if size == Size::Full && packages.is_empty() {
-        for (package, feature) in MORE_FEATURES {
-            let test = cargo_test(size, &[package.to_owned()]).arguments(["--features", feature]);
-            for binary in compiled(&test)? {
-                binaries.push(Binary { target: format!("{} with {feature}", binary.target), ..binary });
-            }
+        let (packages, features): (Vec<_>, Vec<_>) = OTHERWISE
+            .iter()
+            .map(|(package, feature)| ((*package).to_owned(), format!("{package}/{feature}")))
+            .unzip();
+        let test = cargo_test(size, &packages).arguments(["--features".to_owned(), features.join(",")]);
+        for binary in compiled(&test, Size::Gate)? {
+            let feature = OTHERWISE
+                .iter()
+                .find(|(package, _)| *package == binary.package)
+                .map_or("", |(_, feature)| feature);
+            binaries.push(Binary { target: format!("{} with {feature}", binary.target), ..binary });
         }
         burn_22::prepare()?;
         let manifest = format!("{}/Cargo.toml", burn_22::FOLDER);
         let nested = Invocation::cargo("test --release --workspace --manifest-path").arguments([manifest]);
-        binaries.extend(compiled(&nested)?);
+        binaries.extend(compiled(&nested, size)?);
     }
     Ok(binaries)
 }
 
-fn compiled(test: &Invocation) -> Result<Vec<Binary>> {
+fn compiled(test: &Invocation, size: Size) -> Result<Vec<Binary>> {
     let messages = ["--no-run", "--message-format", "json-render-diagnostics"];
     let build = test.clone().arguments([TARGETS]).arguments(messages);
     println!("$ {build}");
     let messages = build.output(workspace::root())?;
-    let binaries = messages.lines().map(parse).filter_map(Result::transpose).collect::<Result<Vec<_>>>()?;
+    let binaries = messages
+        .lines()
+        .map(|line| parse(line, size))
+        .filter_map(Result::transpose)
+        .collect::<Result<Vec<_>>>()?;
     if binaries.is_empty() {
         bail!("`{build}` has built no test");
     }
@@ -77,12 +90,13 @@ pub(super) fn cargo_test(size: Size, packages: &[String]) -> Invocation {
     };
     match (packages, size) {
         ([], Size::Quick) => test,
-        ([], Size::Gate | Size::Full) => test.arguments(["--workspace"]),
+        ([], Size::Gate) => test.arguments(["--workspace"]),
+        ([], Size::Full) => test.arguments(["--workspace", "--features", MORE]),
         _ => test.arguments(packages.iter().flat_map(|package| ["--package".to_owned(), package.clone()])),
     }
 }
 
-fn parse(message: &str) -> Result<Option<Binary>> {
+fn parse(message: &str, size: Size) -> Result<Option<Binary>> {
     let message: Value = serde_json::from_str(message).context("cargo printed a message that is not JSON")?;
     let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
     let (Some(executable), true) = (message["executable"].as_str(), is_test) else { return Ok(None) };
@@ -95,6 +109,7 @@ fn parse(message: &str) -> Result<Option<Binary>> {
         target: text(&message["target"]["name"])?,
         executable: executable.into(),
         folder,
+        size,
     }))
 }
 
@@ -110,11 +125,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_quick_suite_compiles_what_the_first_command_has_and_the_gate_adds_vulkan() {
+    fn the_quick_suite_compiles_what_the_first_command_has_and_larger_ones_add_to_it() {
         assert_eq!(cargo_test(Size::Quick, &[]).to_string(), "cargo test --release --no-fail-fast");
         assert_eq!(
             cargo_test(Size::Gate, &[]).to_string(),
             "cargo test --release --no-fail-fast --workspace"
+        );
+        assert_eq!(
+            cargo_test(Size::Full, &[]).to_string(),
+            "cargo test --profile checked --no-fail-fast --workspace \
+             --features tokenizer/parquet-zstd"
         );
         assert_eq!(
             cargo_test(Size::Full, &["pager".into(), "web".into()]).to_string(),
@@ -130,14 +150,18 @@ mod tests {
                 "profile": {{"test": {test}}}, "target": {{"name": "it"}}, "executable": "/t/it-1"}}"#
             )
         };
-        let binary = parse(&message("path+file:///r/vulkan#on-vulkan@0.1.0", true)).unwrap().unwrap();
+        let binary =
+            parse(&message("path+file:///r/vulkan#on-vulkan@0.1.0", true), Size::Gate).unwrap().unwrap();
         assert_eq!((binary.package.as_str(), binary.target.as_str()), ("on-vulkan", "it"));
         assert_eq!(
             (binary.executable.as_path(), binary.folder.as_path()),
             (Path::new("/t/it-1"), Path::new("/r/vulkan"))
         );
-        assert_eq!(parse(&message("path+file:///r/vulkan#0.1.0", true)).unwrap().unwrap().package, "vulkan");
-        assert_eq!(parse(&message("path+file:///r/vulkan#0.1.0", false)).unwrap(), None);
-        assert_eq!(parse(r#"{"reason": "build-finished", "success": true}"#).unwrap(), None);
+        assert_eq!(
+            parse(&message("path+file:///r/vulkan#0.1.0", true), Size::Gate).unwrap().unwrap().package,
+            "vulkan"
+        );
+        assert_eq!(parse(&message("path+file:///r/vulkan#0.1.0", false), Size::Gate).unwrap(), None);
+        assert_eq!(parse(r#"{"reason": "build-finished", "success": true}"#, Size::Gate).unwrap(), None);
     }
 }
