@@ -1,5 +1,6 @@
 //! One collective call as messages: letters, then the parts that are too long for one.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,9 @@ const REVOKED: c_int = 77;
 const PATIENT: Duration = Duration::from_millis(5);
 pub(super) const NAP: Duration = Duration::from_micros(50);
 
+/// A part that leaves for longer lets the next one begin: its receiver may have stopped.
+const STUCK: Duration = Duration::from_millis(200);
+
 /// Time for other transfers after a failure, without ULFM.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
 
@@ -42,6 +46,11 @@ pub(super) struct Phase {
     pub(super) pending: Vec<Pending>,
     pub(super) failed: Option<Error>,
     pub(super) lengths: Vec<usize>,
+}
+
+/// The other ranks in the order in which `rank` sends to them. In each turn a rank receives from one.
+fn in_turn(rank: usize, world: usize) -> impl Iterator<Item = usize> {
+    (1..world).map(move |distance| (rank + distance) % world)
 }
 
 fn number(bytes: &[u8], at: usize) -> u64 {
@@ -125,6 +134,8 @@ impl Mpi {
         Ok(())
     }
 
+    /// Sends to one rank after the other, each rank first to its next one: parts of several ranks do not meet in the
+    /// queue of one card.
     fn parts(&self, call: Call, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
         let mut phase = Phase { lengths: vec![0; self.world], ..Phase::default() };
         for peer in self.others() {
@@ -134,17 +145,15 @@ impl Mpi {
                     self.post_receive(call, &mut phase, (peer, PART), piece, bytes);
                 }
             }
-            if send[peer].len() > SHORT {
-                let pieces = send[peer].chunks(self.piece);
-                pieces.for_each(|piece| self.post_send(call, &mut phase, (peer, PART), piece));
-            }
         }
+        let parts = in_turn(self.rank, self.world).filter(|peer| send[*peer].len() > SHORT);
+        let mut queued: VecDeque<_> =
+            parts.flat_map(|peer| send[peer].chunks(self.piece).map(move |piece| (peer, piece))).collect();
 
-        let senders = phase.pending.iter().map(|pending| pending.peer);
-        let mut senders: Vec<usize> = senders.collect();
-        senders.dedup();
-        self.waiting.wait_for(senders);
-        self.finish(call, &mut phase)
+        let awaited =
+            phase.pending.iter().map(|pending| pending.peer).chain(queued.iter().map(|(peer, _)| *peer));
+        self.waiting.wait_for(awaited.collect::<BTreeSet<_>>().into_iter().collect());
+        self.finish_after(call, &mut phase, &mut queued)
     }
 
     pub(super) fn post_receive(
@@ -183,8 +192,30 @@ impl Mpi {
     }
 
     fn finish(&self, call: Call, phase: &mut Phase) -> Result<()> {
+        self.finish_after(call, phase, &mut VecDeque::new())
+    }
+
+    /// Sends the `queued` pieces, too, one after the other.
+    fn finish_after(
+        &self,
+        call: Call,
+        phase: &mut Phase,
+        queued: &mut VecDeque<(usize, &[u8])>,
+    ) -> Result<()> {
         let mut progress = Instant::now();
-        while !phase.pending.is_empty() {
+        loop {
+            if phase.failed.is_some() {
+                queued.clear();
+            }
+            let none_leaves = phase.pending.iter().all(|pending| pending.receives);
+            if (none_leaves || progress.elapsed() > STUCK)
+                && let Some((peer, piece)) = queued.pop_front()
+            {
+                self.post_send(call, phase, (peer, PART), piece);
+            }
+            if phase.pending.is_empty() {
+                break;
+            }
             let mut waiting = std::mem::take(&mut phase.pending);
             let before = waiting.len();
             waiting.retain_mut(|pending| !self.ended(call, phase, pending));
@@ -280,6 +311,24 @@ mod tests {
         let error = engine.barrier().expect_err("its length is unknown").to_string();
         assert_eq!(error, "barrier failed with rank 1: error 13");
         assert!(engine.barrier().is_err(), "nothing follows a failure");
+    }
+
+    #[test]
+    fn each_rank_sends_to_all_others_and_receives_from_one_at_a_time() {
+        for world in 1..9 {
+            let ranks = 0..world;
+            let orders: Vec<Vec<usize>> = ranks.clone().map(|rank| in_turn(rank, world).collect()).collect();
+            for (rank, order) in orders.iter().enumerate() {
+                let mut others: Vec<usize> = order.iter().copied().chain([rank]).collect();
+                others.sort_unstable();
+                assert!(others.into_iter().eq(ranks.clone()));
+            }
+            for turn in 0..world - 1 {
+                let mut receivers: Vec<usize> = orders.iter().map(|order| order[turn]).collect();
+                receivers.sort_unstable();
+                assert!(receivers.into_iter().eq(ranks.clone()), "two send to one rank");
+            }
+        }
     }
 
     #[test]
