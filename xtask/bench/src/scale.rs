@@ -3,6 +3,7 @@
 //!
 //! Only `ranks` and `training` start processes.
 
+mod cards;
 mod cell;
 mod fit;
 mod page;
@@ -27,6 +28,7 @@ use crate::records::{
     machine::{self, Machine},
 };
 
+use cards::Card;
 use page::Findings;
 use ranks::{Launcher, Program, Workload};
 use sample::{Link, Sample};
@@ -44,6 +46,9 @@ pub(crate) struct BenchScale {
     /// Repetitions of an exchange; large ones are repeated less often, but at least five times
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..))]
     turns: u16,
+    /// Measure between simulated hosts, too, each behind a card of this rate, as `1gbit`; needs root, `ip` and `tc`
+    #[arg(long, value_name = "RATE")]
+    card: Option<Card>,
     /// The record's folder; by default `benchmarks/runs/<date>-<device>-scale`
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -51,7 +56,7 @@ pub(crate) struct BenchScale {
     #[arg(long, value_name = "PATH")]
     train: Option<PathBuf>,
     /// Measure and record nothing: simulate from this record, with the options below
-    #[arg(long, value_name = "RECORD", conflicts_with_all = ["sizes", "ranks", "turns", "out", "train"])]
+    #[arg(long, value_name = "RECORD", conflicts_with_all = ["sizes", "ranks", "turns", "card", "out", "train"])]
     from: Option<PathBuf>,
     #[command(flatten)]
     simulated: Simulated,
@@ -103,7 +108,7 @@ impl BenchScale {
             None => records::fresh_folder(&records::runs(), &date, &name)?,
         };
 
-        let workload = Workload { sizes: self.sizes, turns: self.turns };
+        let workload = Workload { sizes: self.sizes, turns: self.turns, card: self.card };
         let worlds: Vec<usize> = self.ranks.into_iter().map(usize::from).collect();
         let measured = || {
             let (engine, mut samples) = measure(&program, &launcher, &worlds, &workload)?;
@@ -116,7 +121,7 @@ impl BenchScale {
             _ = fs::remove_dir(&folder);
         })?;
 
-        let findings = Findings::from_samples(&samples, step, network);
+        let findings = Findings::from_samples(&samples, step, network).behind(workload.card.clone());
         let mut facts = machine.facts;
         facts.extend([("load after, this benchmark in it", machine::load()), ("engine", engine)]);
         facts.push(("trainer", training.origin().to_owned()));
@@ -160,6 +165,11 @@ fn measure(
         let (engine, own) = program.between(launcher, link, ranks, workload)?;
         version = engine;
         samples.extend(own);
+    }
+    for (card, &ranks) in workload.card.iter().flat_map(|card| worlds.iter().map(move |ranks| (card, ranks)))
+    {
+        println!("{ranks} simulated hosts behind cards of {card}");
+        samples.extend(program.on_hosts(card, ranks, workload)?);
     }
     Ok((version, samples))
 }
@@ -213,10 +223,10 @@ mod tests {
         fn a_record_is_made_of_ranks_that_really_exchange() {
             let Some(launcher) = suite::Need::Mpi.found(Launcher::find()) else { return };
             let program = Program::build("release").unwrap();
-            let workload = Workload { sizes: vec![Bytes(4096), Bytes(65536)], turns: 3 };
+            let workload = Workload { sizes: vec![Bytes(4096), Bytes(65536)], turns: 3, card: None };
             let (engine, samples) = measure(&program, &launcher, &[2], &workload).unwrap();
             assert!(engine.contains("Open MPI"), "{engine}");
-            assert_eq!(samples.len(), 3 * (2 * (2 * 6 + 2) + 2 * 3));
+            assert_eq!(samples.len(), 3 * (2 * (2 * 7 + 2) + 2 * 3));
             let sent = |kind| samples.iter().filter(move |sample| sample.kind == kind);
             for sample in sent(sample::Kind::Exact) {
                 assert_eq!(sample.sent, sample.bytes, "two ranks send half of it to each other, twice");

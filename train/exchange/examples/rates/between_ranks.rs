@@ -11,6 +11,10 @@ const UNCOUNTED: usize = 2;
 
 const CALLS: usize = 200;
 
+/// Tags of messages.
+const ACTIVATIONS: u8 = 0;
+const GRADIENTS: u8 = 1;
+
 pub fn measure(engine: impl Engine, asked: &Asked, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let mut meter = Meter { engine: Counted::new(engine), out };
     let calls = CALLS.min(asked.turns);
@@ -56,6 +60,29 @@ pub fn measure(engine: impl Engine, asked: &Asked, out: &mut dyn Write) -> Resul
             meter.take(kind, bytes, turns, weights, |engine, mut weights| {
                 Exact::default().gather_owned(engine, &mut weights, &owned).map(|()| weights)
             })?;
+        }
+        meter.take("pipeline", bytes, turns, || Ok(()), |engine, ()| pass_on(engine, bytes))?;
+    }
+    Ok(())
+}
+
+/// Activations go to the next rank while gradients of as many bytes go to the one before.
+fn pass_on(engine: &mut dyn Engine, bytes: usize) -> exchange::Result<()> {
+    let (rank, world) = (engine.rank(), engine.world());
+    let next = (rank + 1 < world).then_some(rank + 1);
+    let before = rank.checked_sub(1);
+    let mut missing = 0;
+    for (peer, sent, received) in [(next, ACTIVATIONS, GRADIENTS), (before, GRADIENTS, ACTIVATIONS)] {
+        if let Some(peer) = peer {
+            engine.expect((peer, received), bytes)?;
+            engine.send((peer, sent), vec![1; bytes])?;
+            missing += 1;
+        }
+    }
+    while missing > 0 || engine.is_sending() {
+        match engine.arrived()? {
+            Some(_) => missing -= 1,
+            None => std::thread::yield_now(),
         }
     }
     Ok(())

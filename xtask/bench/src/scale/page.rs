@@ -1,6 +1,7 @@
 //! A record's page: measurements, fitted model, predictions.
 
 use super::{
+    cards::Card,
     cell::{self, Cell, Overhead},
     plot,
     sample::{Link, Sample},
@@ -17,6 +18,8 @@ pub(super) struct Findings {
     models: Vec<Model>,
     step: Step,
     network: Network,
+    /// Of simulated hosts.
+    card: Option<Card>,
 }
 
 pub(super) struct Origin {
@@ -32,7 +35,11 @@ impl Findings {
         let cells = cell::cells(samples);
         let models = super::LINKS.iter().filter_map(|link| Model::fit(&cells, *link)).collect();
         let [sums, steps] = [cell::SUMS, cell::STEPS].map(|trio| cell::overheads(samples, trio));
-        Self { cells, sums, steps, models, step, network }
+        Self { cells, sums, steps, models, step, network, card: None }
+    }
+
+    pub(super) fn behind(self, card: Option<Card>) -> Self {
+        Self { card, ..self }
     }
 
     /// TCP is closer to a network than shared memory.
@@ -62,15 +69,21 @@ impl Findings {
 
     pub(super) fn measurements(&self) -> String {
         format!(
-            "## Measured\n\n{}\n{}\n### A world of one\n\nThe sum of four contributions and the vote, beside the same \
+            "## Measured\n\n{}\n{}{}\n### A world of one\n\nThe sum of four contributions and the vote, beside the same \
              additions as plain loops, by turns. Times are medians, overheads are medians of the ratios within a \
              turn.\n\n{}\n{}\n### A step of training in a world of one\n\n{}",
             table::measured(&self.cells),
             table::calls(&self.cells),
+            self.between_hosts(),
             table::by_turns(&self.sums, "Plain sum", "A world of one"),
             self.share_of_a_step(),
             self.training_overhead()
         )
+    }
+
+    fn between_hosts(&self) -> String {
+        let Some(card) = &self.card else { return String::new() };
+        format!("\n### Behind cards of {card}\n\n{ON_HOSTS}\n\n{}", card.table(&self.cells))
     }
 
     fn training_overhead(&self) -> String {
@@ -132,6 +145,10 @@ impl Findings {
 
 /// Most that MPI may cost one rank, as a share of a step.
 const LIMIT: f64 = 0.01;
+
+const ON_HOSTS: &str = "\
+Each rank is a simulated host, a network namespace. *At the card's rate* is the time that the bytes of the busiest card take, one \
+way. All ranks share this machine's cores.";
 
 const TRAINED: &str = "\
 The trainer on the CPU, as a process by itself, which loads no MPI, and as the one rank of `mpirun -n 1`, by turns. Each time \

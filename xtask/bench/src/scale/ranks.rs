@@ -19,7 +19,10 @@ use xtask::{
 
 use crate::{process, records::bytes::Bytes};
 
-use super::sample::{self, Link, Sample};
+use super::{
+    cards::Card,
+    sample::{self, Link, Sample},
+};
 
 const NAME: &str = "rates";
 
@@ -34,6 +37,8 @@ const LOOPBACK: &str = if cfg!(target_os = "macos") { "lo0" } else { "lo" };
 pub(super) struct Workload {
     pub(super) sizes: Vec<Bytes>,
     pub(super) turns: u16,
+    /// Of simulated hosts.
+    pub(super) card: Option<Card>,
 }
 
 impl Workload {
@@ -96,7 +101,7 @@ impl Launcher {
         match link {
             Link::SharedMemory if self.release < 5 => "self,vader",
             Link::SharedMemory => "self,sm",
-            Link::Tcp | Link::None => "self,tcp",
+            Link::Tcp | Link::Cards | Link::None => "self,tcp",
         }
     }
 }
@@ -110,6 +115,8 @@ pub(super) fn shown(launcher: &Launcher, worlds: &[usize], workload: &Workload) 
             lines.push(launcher.start(link, ranks, Path::new(MPIRUN), &workload.command(NAME))?.to_string());
         }
     }
+    let hosts = workload.card.iter().flat_map(|card| worlds.iter().map(move |hosts| (card, *hosts)));
+    lines.extend(hosts.map(|(card, hosts)| card.shown(hosts, &workload.command(NAME))));
     Ok(lines)
 }
 
@@ -147,6 +154,11 @@ impl Program {
         self.run(&invocation, link, ranks)
     }
 
+    pub(super) fn on_hosts(&self, card: &Card, hosts: usize, workload: &Workload) -> Result<Vec<Sample>> {
+        let program = workload.command(self.binary.to_string_lossy());
+        Ok(self.run(&card.start(hosts, &program), Link::Cards, hosts)?.1)
+    }
+
     fn run(&self, invocation: &Invocation, link: Link, ranks: usize) -> Result<(String, Vec<Sample>)> {
         let scratch = self.scratch.join(std::process::id().to_string());
         fs::create_dir_all(&scratch).with_context(|| format!("{} could not be made", scratch.display()))?;
@@ -172,9 +184,11 @@ pub(super) mod tests {
 
     #[test]
     fn ranks_are_started_over_the_link_that_is_measured() {
-        let workload = Workload { sizes: vec![Bytes(4096), Bytes(8192)], turns: 7 };
+        let card = Some("1gbit".parse().unwrap());
+        let workload = Workload { sizes: vec![Bytes(4096), Bytes(8192)], turns: 7, card };
         let lines = shown(&launcher(4), &[2, 4], &workload).unwrap();
-        assert_eq!((lines.len(), lines[0].as_str()), (5, "rates 4096,8192 7"));
+        assert_eq!((lines.len(), lines[0].as_str()), (7, "rates 4096,8192 7"));
+        assert!(lines[6].ends_with("/on-hosts 4 1 1gbit rates 4096,8192 7"), "{}", lines[6]);
         assert!(lines[1].starts_with("OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,tcp mpirun -n 2 "), "{}", lines[1]);
         assert!(lines[1].contains("btl_tcp_if_include lo") && lines[1].ends_with(" rates 4096,8192 7"));
         assert!(lines[2].contains("mpi_yield_when_idle 1") && !lines[1].contains("yield"), "{}", lines[2]);

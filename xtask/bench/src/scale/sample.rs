@@ -12,6 +12,8 @@ pub(super) enum Link {
     None,
     Tcp,
     SharedMemory,
+    /// Between simulated hosts.
+    Cards,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub(super) enum Kind {
     /// Even parts from their owners.
     AllGather,
     FromOneOwner,
+    /// Each rank's message to the next one, and one to the rank before.
+    Pipeline,
     /// A world of one's additions in plain loops.
     Plain,
     Alone,
@@ -52,10 +56,14 @@ pub(super) struct Sample {
     pub(super) seconds: f64,
 }
 
-const LINKS: [(&str, Link); 3] =
-    [("none", Link::None), ("TCP", Link::Tcp), ("shared memory", Link::SharedMemory)];
+const LINKS: [(&str, Link); 4] = [
+    ("none", Link::None),
+    ("TCP", Link::Tcp),
+    ("shared memory", Link::SharedMemory),
+    ("simulated hosts", Link::Cards),
+];
 
-const KINDS: [(&str, Kind); 14] = [
+const KINDS: [(&str, Kind); 15] = [
     ("barrier", Kind::Barrier),
     ("commit", Kind::Commit),
     ("exact", Kind::Exact),
@@ -64,6 +72,7 @@ const KINDS: [(&str, Kind); 14] = [
     ("to one owner", Kind::ToOneOwner),
     ("all-gather", Kind::AllGather),
     ("from one owner", Kind::FromOneOwner),
+    ("pipeline", Kind::Pipeline),
     ("plain", Kind::Plain),
     ("alone", Kind::Alone),
     ("plain again", Kind::PlainAgain),

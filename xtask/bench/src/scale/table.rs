@@ -9,8 +9,15 @@ use super::{
 };
 
 const LINKS: [Link; 2] = [Link::Tcp, Link::SharedMemory];
-const SUMS: [Kind; 6] =
-    [Kind::Exact, Kind::OneBit, Kind::ReduceScatter, Kind::ToOneOwner, Kind::AllGather, Kind::FromOneOwner];
+const SUMS: [Kind; 7] = [
+    Kind::Exact,
+    Kind::OneBit,
+    Kind::ReduceScatter,
+    Kind::ToOneOwner,
+    Kind::AllGather,
+    Kind::FromOneOwner,
+    Kind::Pipeline,
+];
 const CALLS: [Kind; 2] = [Kind::Barrier, Kind::Commit];
 
 pub(super) fn measured(cells: &[Cell]) -> String {
@@ -25,7 +32,8 @@ pub(super) fn measured(cells: &[Cell]) -> String {
             megabytes(cell.sent as f64 / cell.seconds),
         ]
     };
-    let rows: Vec<_> = cells.iter().filter(|cell| SUMS.contains(&cell.kind)).map(row).collect();
+    let own = |cell: &&Cell| SUMS.contains(&cell.kind) && LINKS.contains(&cell.link);
+    let rows: Vec<_> = cells.iter().filter(own).map(row).collect();
     let columns =
         ["Link, ranks", "Kind", "Gradients", "Median", "Middle half", "MB/s", "MB/s sent by a rank"];
     markdown(&columns, &rows)
@@ -40,7 +48,8 @@ pub(super) fn calls(cells: &[Cell]) -> String {
             format!("{} to {}", duration(cell.quartiles.0), duration(cell.quartiles.1)),
         ]
     };
-    let rows: Vec<_> = cells.iter().filter(|cell| CALLS.contains(&cell.kind)).map(row).collect();
+    let own = |cell: &&Cell| CALLS.contains(&cell.kind) && LINKS.contains(&cell.link);
+    let rows: Vec<_> = cells.iter().filter(own).map(row).collect();
     markdown(&["Link, ranks", "Call", "Median", "Middle half"], &rows)
 }
 
@@ -129,6 +138,25 @@ fn link_and_ranks(cell: &Cell) -> String {
     format!("{}, {}", cell.link, cell.ranks)
 }
 
+/// `carried` gives the bytes that the busiest card carries one way.
+pub(super) fn behind_cards(cells: &[Cell], rate: f64, carried: impl Fn(&Cell) -> Option<f64>) -> String {
+    let row = |cell: &Cell| {
+        let least = carried(cell)? / rate;
+        Some(vec![
+            cell.ranks.to_string(),
+            cell.kind.to_string(),
+            Bytes(cell.bytes).to_string(),
+            duration(least),
+            duration(cell.seconds),
+            format!("{:.2}", cell.seconds / least),
+            format!("{:.2} to {:.2}", cell.quartiles.0 / least, cell.quartiles.1 / least),
+        ])
+    };
+    let rows: Vec<_> = cells.iter().filter(|cell| cell.link == Link::Cards).filter_map(row).collect();
+    let columns = ["Hosts", "Kind", "Gradients", "At the card's rate", "Median", "Ratio", "Middle half"];
+    markdown(&columns, &rows)
+}
+
 fn markdown(columns: &[impl AsRef<str>], rows: &[Vec<String>]) -> String {
     let line = |fields: Vec<&str>| format!("| {} |\n", fields.join(" | "));
     let head = line(columns.iter().map(AsRef::as_ref).collect());
@@ -200,8 +228,8 @@ mod tests {
     fn every_kind_has_its_line() {
         let lines = lines(&cells(&samples()));
         assert_row(&lines, "| TCP, 4 | one bit | 90.0 µs | 333 | 0 % |");
-        // The samples have no single owner.
-        assert_eq!(lines.lines().count(), 2 + 2 * 2 * (SUMS.len() - 2));
+        // The samples have no single owner and no pipeline.
+        assert_eq!(lines.lines().count(), 2 + 2 * 2 * (SUMS.len() - 3));
     }
 
     #[test]
