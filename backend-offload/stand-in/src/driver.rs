@@ -18,7 +18,7 @@ use crate::{
     schedule::{Goal, StreamId},
     segfault::{self, RunningKernel},
     settings::{Settings, settings},
-    threads::Threads,
+    threads::{Hosts, Threads},
     timeline::Timeline,
 };
 
@@ -94,7 +94,7 @@ impl Driver {
             schedule,
             order: KnownOrder::default(),
             timeline: Timeline::new(settings),
-            threads: Threads::default(),
+            threads: Threads::named(&settings.waiters),
             handles: Handles::new(legacy),
             failures: Failures::new(settings.faults),
             races: Races::default(),
@@ -105,15 +105,26 @@ impl Driver {
 
     /// Precedes a thread's use of the lock.
     pub(crate) fn host_calls(&mut self) {
-        let host = self.threads.calling();
-        self.timeline.host_calls(host);
-        self.order.host_calls(host);
+        let timeline = &mut self.timeline;
+        if self.threads.begin_to_wait(|known| timeline.begin_waiter(known)) {
+            report::count(|counters| counters.host.other_hosts += 1);
+        }
+        let hosts = self.threads.calling();
+        self.timeline.host_calls(hosts.time);
+        self.order.host_calls(hosts.order);
+    }
+
+    /// Before a wait: others may hand over what they waited for to a thread that submits nothing.
+    pub(crate) fn host_meets_waiters(&mut self) {
+        if self.threads.only_asks() {
+            self.timeline.host_meets(self.threads.waiting());
+        }
     }
 
     pub(crate) fn host_creates_stream(&mut self, device: usize) {
         if self.threads.creates_stream(device) {
-            self.timeline.begin_host();
-            self.order.begin_host();
+            let hosts = Hosts { order: self.order.begin_host(), time: self.timeline.begin_host() };
+            self.threads.set_apart(hosts);
             self.host_calls();
             report::count(|counters| counters.host.other_hosts += 1);
         }

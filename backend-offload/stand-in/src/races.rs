@@ -59,8 +59,9 @@ impl KnownOrder {
     }
 
     /// With the caller's knowledge.
-    pub(crate) fn begin_host(&mut self) {
+    pub(crate) fn begin_host(&mut self) -> HostId {
         self.hosts.push(self.hosts[self.host.index()].clone());
+        HostId::from_index(self.hosts.len() - 1)
     }
 
     /// What an event's waiters know.

@@ -32,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) device: Device,
     pub(crate) memory: Memory,
     pub(crate) faults: Faults,
+    /// Names of threads that only wait.
+    pub(crate) waiters: Vec<String>,
     pub(crate) prices: Prices,
     /// `-` is standard error.
     pub(crate) report: Option<PathBuf>,
@@ -91,7 +93,7 @@ pub(crate) struct Compiler {
 }
 
 const PREFIX: &str = "STAND_IN_";
-const KNOWN: [&str; 25] = [
+const KNOWN: [&str; 26] = [
     "MODE",
     "SEED",
     "RACES",
@@ -114,6 +116,7 @@ const KNOWN: [&str; 25] = [
     "INTENSITY",
     "BANDWIDTH",
     "PATIENCE_MS",
+    "WAITERS",
     "CACHE",
     "CXX",
     "CXXFLAGS",
@@ -191,6 +194,7 @@ impl Settings {
         kernels.fixed = given.parsed("KERNEL_US", kernels.fixed, "microseconds", microseconds)?;
         kernels.intensity = given.parsed("INTENSITY", kernels.intensity, "FLOPs per byte", positive)?;
         link.pinned = given.parsed("BANDWIDTH", link.pinned, "bytes per second", positive)?;
+        let waiters = given.text("WAITERS").unwrap_or_default().split(',').filter(|name| !name.is_empty());
         let flags = given.text("CXXFLAGS").unwrap_or(FLAGS);
         let compiler = Compiler {
             program: given.text("CXX").unwrap_or("g++").to_owned(),
@@ -204,6 +208,7 @@ impl Settings {
             device,
             memory,
             faults,
+            waiters: waiters.map(str::to_owned).collect(),
             prices,
             report: given.text("REPORT").map(PathBuf::from),
             trace: given.text("TRACE").map(PathBuf::from),

@@ -112,8 +112,22 @@ impl Timeline {
     }
 
     /// At the caller's time.
-    pub(crate) fn begin_host(&mut self) {
+    pub(crate) fn begin_host(&mut self) -> HostId {
         self.hosts.push(self.now());
+        HostId::from_index(self.hosts.len() - 1)
+    }
+
+    /// At the shared time, or later if its name has waited.
+    pub(crate) fn begin_waiter(&mut self, known: Option<HostId>) -> HostId {
+        self.host = HostId::SHARED;
+        let Some(known) = known else { return self.begin_host() };
+        self.hosts[known.index()] = self.hosts[known.index()].max(self.now());
+        known
+    }
+
+    pub(crate) fn host_meets(&mut self, others: impl Iterator<Item = HostId>) {
+        let latest = others.map(|host| self.hosts[host.index()]).fold(0.0, f64::max);
+        self.host_reaches(latest);
     }
 
     pub(crate) fn now(&self) -> f64 {

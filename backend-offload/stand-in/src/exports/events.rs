@@ -85,6 +85,7 @@ pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
         if collects && driver.timeline.prices().collector_is_apart {
             report::count(|counters| counters.host.collector_waits += 1);
         } else {
+            driver.host_meets_waiters();
             driver.timeline.charge_call(CallKind::Synchronise);
             driver.timeline.host_waits(record.time, "cuEventSynchronize");
         }

@@ -126,6 +126,22 @@ fn a_host_waits_on_its_own_time_until_it_names_anothers_event() {
 }
 
 #[test]
+fn those_who_meet_a_waiter_reach_its_time_and_a_waiter_that_begins_again_reaches_theirs() {
+    let mut timeline = card();
+    let waiter = timeline.begin_waiter(None);
+    timeline.host_calls(waiter);
+    timeline.host_waits(5e-3, "test");
+    timeline.host_calls(HostId::SHARED);
+    assert!(!timeline.has_passed(1e-6));
+    timeline.host_meets([waiter].into_iter());
+    assert!(timeline.has_passed(5e-3) && !timeline.has_passed(5.1e-3));
+    timeline.host_waits(7e-3, "test");
+    assert_eq!(timeline.begin_waiter(Some(waiter)), waiter);
+    timeline.host_calls(waiter);
+    assert!(timeline.has_passed(7e-3));
+}
+
+#[test]
 fn a_host_that_falls_behind_still_finds_gaps_and_never_a_busy_engine() {
     let mut timeline = card();
     timeline.begin_host();
