@@ -1,21 +1,60 @@
 //! A background thread that receives gradients in order of submission, adds shares and computes squares
 //! (`the_program_continues_while_a_gradient_is_received`).
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use crate::error::HostOptimError;
 use crate::state::HostState;
 use crate::tensors::Incoming;
 
-/// Queued shares besides the current one. More would hold memory that no budget counts.
-const WAITING: usize = 1;
-
 /// A thread that receives gradients.
 #[derive(Debug)]
 pub struct Arrivals {
-    jobs: Option<SyncSender<Job>>,
+    jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
+    room: Arc<Room>,
+}
+
+/// Host memory of shares that are not received yet, which no budget counts: that of the two largest shares. Small
+/// shares may be many, so that the device has work while they arrive
+/// (`shares_wait_only_for_the_memory_of_two_of_the_largest`).
+#[derive(Debug, Default)]
+struct Room {
+    bytes: Mutex<Bytes>,
+    received: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Bytes {
+    waiting: u64,
+    largest: u64,
+}
+
+impl Room {
+    /// Waits until `bytes` more may wait.
+    fn enter(self: &Arc<Self>, bytes: u64) -> Place {
+        let mut held = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        held.largest = held.largest.max(bytes);
+        let is_full = |held: &mut Bytes| held.waiting > 0 && held.waiting + bytes > 2 * held.largest;
+        held = self.received.wait_while(held, is_full).unwrap_or_else(PoisonError::into_inner);
+        held.waiting += bytes;
+        Place { room: Arc::clone(self), bytes }
+    }
+}
+
+/// A share's memory, until its drop.
+struct Place {
+    room: Arc<Room>,
+    bytes: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.room.bytes.lock().unwrap_or_else(PoisonError::into_inner).waiting -= self.bytes;
+        self.room.received.notify_all();
+    }
 }
 
 struct Job {
@@ -23,6 +62,7 @@ struct Job {
     share: Incoming,
     is_last: bool,
     done: SyncSender<Done>,
+    place: Place,
 }
 
 type Done = (HostState, Result<(), HostOptimError>);
@@ -46,25 +86,28 @@ impl Arrivals {
     fn run(
         take_in: impl Fn(&mut HostState, Incoming, bool) -> Result<(), HostOptimError> + Send + 'static,
     ) -> Result<Self, HostOptimError> {
-        let (jobs, waiting) = sync_channel::<Job>(WAITING);
+        let (jobs, waiting) = channel::<Job>();
         let run = move || {
-            for Job { mut state, share, is_last, done } in waiting {
+            for Job { mut state, share, is_last, done, place } in waiting {
                 let outcome = take_in(&mut state, share, is_last);
+                drop(place);
                 _ = done.send((state, outcome));
             }
         };
         match Builder::new().name("host-optim gradients".to_owned()).spawn(run) {
-            Ok(thread) => Ok(Self { jobs: Some(jobs), thread: Some(thread) }),
+            Ok(thread) => Ok(Self { jobs: Some(jobs), thread: Some(thread), room: Arc::default() }),
             Err(error) => Err(HostOptimError::Gradients { reason: format!("no thread for them: {error}") }),
         }
     }
 
-    /// Queues `share`. Computes squares if `is_last`. Blocks only while another share is queued.
+    /// Queues `share`. Computes squares if `is_last`. Blocks while queued shares take more memory than two of the
+    /// largest.
     pub fn take_in(&self, state: HostState, share: Incoming, is_last: bool) -> Arriving {
+        let place = self.room.enter(share.bytes());
         let (done, result) = sync_channel(1);
         let name = state.name().to_owned();
         // `Arriving::wait` reports a thread that panicked.
-        _ = self.jobs.as_ref().expect("there until the end").send(Job { state, share, is_last, done });
+        _ = self.jobs.as_ref().expect("there until the end").send(Job { state, share, is_last, done, place });
         Arriving { name, done: result }
     }
 }
@@ -90,8 +133,8 @@ impl Drop for Arrivals {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
     use std::thread;
+    use std::time::Duration;
 
     use backend_offload::HostMemory;
     use burn::backend::{Flex, flex::FlexDevice};
@@ -128,6 +171,23 @@ mod tests {
             outcome.expect("there is room");
             assert_eq!((state.squares().expect("whole"), state.name()), (squares, name));
         }
+    }
+
+    #[test]
+    fn shares_wait_only_for_the_memory_of_two_of_the_largest() {
+        const LONG: Duration = Duration::from_secs(20);
+        let room = Arc::<Room>::default();
+        let enter = |bytes: &'static [u64]| {
+            let (room, (entered, places)) = (room.clone(), channel());
+            thread::spawn(move || bytes.iter().try_for_each(|bytes| entered.send(room.enter(*bytes))));
+            places
+        };
+        let many = enter(&[40, 1, 9, 20, 10]);
+        let mut places: Vec<_> = (0..5).map(|_| many.recv_timeout(LONG).expect("80 have room")).collect();
+        let one_more = enter(&[1]);
+        assert!(one_more.recv_timeout(Duration::from_millis(50)).is_err(), "81 have none");
+        drop(places.swap_remove(0));
+        one_more.recv_timeout(LONG).expect("41 have room");
     }
 
     #[test]

@@ -26,6 +26,7 @@ use crate::tiles::{Code, TILE, decode, tile_bytes, tiles};
 #[derive(Debug)]
 pub struct Incoming {
     form: Form,
+    bytes: u64,
     /// The sum of `1 << level` shares.
     level: u32,
 }
@@ -43,7 +44,13 @@ impl Incoming {
         name: &str,
         share: Tensor<B, D>,
     ) -> Result<Self, HostOptimError> {
-        Ok(Self { form: Form::Numbers(Reading::begin(name, share)?), level: 0 })
+        let bytes = bytes(&share);
+        Ok(Self { form: Form::Numbers(Reading::begin(name, share)?), bytes, level: 0 })
+    }
+
+    /// Of host memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Marks a sum of `1 << level` neighbouring shares in f32. Their first number must be a multiple of their count.
@@ -58,10 +65,15 @@ impl Incoming {
         (codes, scales): TileTensors<B>,
         narrow: bool,
     ) -> Result<Self, HostOptimError> {
+        let bytes = bytes(&codes) + bytes(&scales);
         let codes = Reading::begin(name, codes)?;
         let scales = Reading::begin(name, scales)?;
-        Ok(Self { form: Form::Tiles { codes, scales, narrow }, level: 0 })
+        Ok(Self { form: Form::Tiles { codes, scales, narrow }, bytes, level: 0 })
     }
+}
+
+fn bytes<B: Backend, const D: usize, K: BasicOps<B>>(tensor: &Tensor<B, D, K>) -> u64 {
+    (tensor.shape().num_elements() * tensor.dtype().size()) as u64
 }
 
 enum Reading {

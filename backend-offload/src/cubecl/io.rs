@@ -114,10 +114,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let read = from_device.iter().map(|(_, descriptor, _)| Rows::of(descriptor).bytes() as u64);
         self.paging.counts().bytes_read += read.sum::<u64>();
         let places: Vec<usize> = from_device.iter().map(|(n, ..)| *n).collect();
-        let reading = match self.device.read_in_parallel(&self.paging, &from_device, stream) {
-            Some(reading) => reading?,
-            None => self.device.read_in_order(from_device, stream)?,
-        };
+        let in_parallel = self.device.read_in_parallel(&self.paging, &from_device, stream);
+        let reading = in_parallel.unwrap_or_else(|| self.device.read_in_order(from_device, stream))?;
 
         if from_host.is_empty() {
             return Ok(reading);
@@ -290,8 +288,16 @@ impl<R: InnerRuntime> CubeDevice<R> {
             descriptor
         });
         let (descriptors, inner) = (physical.collect(), &mut self.inner);
-        catch_unwind(AssertUnwindSafe(|| inner.read(descriptors, stream)))
-            .map_err(|panic| read_error(&runtime_panic(READ, panic.as_ref())))
+        let reading = catch_unwind(AssertUnwindSafe(|| inner.read(descriptors, stream)))
+            .map_err(|panic| read_error(&runtime_panic(READ, panic.as_ref())))?;
+        if self.copies_in_parallel(stream).is_none() {
+            return Ok(reading);
+        }
+        // The runtime's future waits for the stream in its first poll. So a program could queue no work meanwhile.
+        Ok(Box::pin(async move {
+            yield_once().await;
+            reading.await
+        }))
     }
 
     /// `None` if the tensors must be read in stream order. Else only the future's second poll waits.

@@ -126,7 +126,7 @@ fn a_host_waits_on_its_own_time_until_it_names_anothers_event() {
 }
 
 #[test]
-fn those_who_meet_a_waiter_reach_its_time_and_a_waiter_that_begins_again_reaches_theirs() {
+fn a_host_reaches_the_time_of_a_waiter_that_it_meets_and_a_new_waiter_that_of_its_host() {
     let mut timeline = card();
     let waiter = timeline.begin_waiter(None);
     timeline.host_calls(waiter);

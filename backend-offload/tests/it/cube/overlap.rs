@@ -75,6 +75,8 @@ fn kernels_do_not_wait_for_earlier_reads() {
         assert_eq!((beside, in_line), (16, 0), "reads that were under way when they had begun");
         assert!(overlapped < 0.8 * serial, "{overlapped} ms, in line {serial} ms");
     }
+    let small = || reads(&machine).with("lets go", 1).with("small", 1);
+    assert_eq!((run(small()).0, run(small().environment("OFFLOAD_OVERLAP", 0)).0), (8, 0));
 }
 
 #[test]

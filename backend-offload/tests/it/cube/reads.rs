@@ -26,12 +26,18 @@ fn read_while_running<T: Target>(parameters: &Facts) -> Facts {
     let budget = parameters.text("budget").parse().expect("a budget");
     let config = OffloadConfig::new().device_budget(budget).faults(faults);
     config.install::<Plain<T>>(&device).expect("installs");
-    // On CUDA, the second shape's rows have gaps.
     let keeps = parameters.find("lets go").is_none();
     let allocates = parameters.find("allocates").is_some();
-    let begun = [[512, 512], [300, 333]]
-        .map(|shape| rounds::<Unfused<T>>(&device, shape, (keeps, allocates), out_of_order));
-    counted::<T>(&device, Facts::default().with("under way", begun.iter().sum::<usize>()))
+    // On CUDA, the second shape's rows have gaps. The last one is below the smallest block.
+    let shapes = match parameters.find("small") {
+        Some(_) => &[[16, 16]][..],
+        None => &[[512, 512], [300, 333]],
+    };
+    let begun = shapes
+        .iter()
+        .map(|shape| rounds::<Unfused<T>>(&device, *shape, (keeps, allocates), out_of_order))
+        .sum::<usize>();
+    counted::<T>(&device, Facts::default().with("under way", begun))
 }
 
 fn rounds<B: Backend>(
