@@ -6,7 +6,7 @@
 
 use exchange::{OneBit, Share};
 use models::{Chunks, Footprint};
-use runs::config::{Config, CrossingKind, ExchangeKind, OptimizerKind, ShardKind};
+use runs::config::{ChangesKind, Config, CrossingKind, ExchangeKind, OptimizerKind, ShardKind};
 
 use super::gathered::Gathered;
 use super::learned::Learned;
@@ -112,21 +112,24 @@ impl Exchanged {
         let on_device = placement.on_device * WIDE;
         // Each rank reduces one share of every gradient, then broadcasts it.
         let all = placement.on_device + placement.on_host();
+        // One buffer of all parameters. Each residual has two copies until its step ends.
+        let one_bit = (OneBit::packed_bytes(share(all) as usize) as u64, 2 * WIDE * (all + share(all)));
         let (part, residuals) = match config.ranks.exchange {
             ExchangeKind::Exact => (share(all * WIDE), (sums + 1) * WIDE * window),
             ExchangeKind::Bf16 => (share(all * NARROW), (sums + 1) * WIDE * window),
-            // One buffer of all parameters. Each residual has two copies until its step ends.
-            ExchangeKind::OneBit => {
-                (OneBit::packed_bytes(share(all) as usize) as u64, 2 * WIDE * (all + share(all)))
-            }
+            ExchangeKind::OneBit => one_bit,
             ExchangeKind::Rarely => {
                 // On the host: common and own weights, momentum, and a sum under way.
+                let (part, residuals) = match config.ranks.changes {
+                    ChangesKind::F32 => (share(all * WIDE), 0),
+                    ChangesKind::OneBit => one_bit,
+                };
                 let each = |bytes: u64| bytes.div_ceil(config.ranks.round.steps().unwrap_or(1));
                 return Self {
-                    sent: each(2 * others * share(all * WIDE)),
+                    sent: each(2 * others * part),
                     link_in: each(on_device),
                     link_out: each(on_device),
-                    residuals: 4 * WIDE * all,
+                    residuals: 4 * WIDE * all + residuals,
                 };
             }
         };

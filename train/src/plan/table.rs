@@ -3,7 +3,7 @@
 use std::fmt;
 
 use backend_offload::Bytes;
-use runs::config::{ExchangeKind, Round};
+use runs::config::{ChangesKind, ExchangeKind, Round};
 
 use super::{Epoch, INDEX_BYTES_PER_TOKEN, Plan};
 use crate::figures::{duration, grouped, si};
@@ -234,7 +234,11 @@ impl Plan {
                     Round::Steps(steps) => format!(" on average, all of it after every {}", grouped(*steps)),
                     round => format!(" at most, all of it once per round (\"{round}\")"),
                 };
-                [sent, takes("common and own weights, and momentum,")]
+                let what = match self.ranks.changes {
+                    ChangesKind::F32 => "common and own weights, and momentum,",
+                    ChangesKind::OneBit => "common and own weights, momentum and residuals",
+                };
+                [sent, takes(what)]
             }
         };
 

@@ -10,6 +10,8 @@ const RARELY: [&str; 2] = ["ranks.exchange=rarely", "ranks.round=3 steps"];
 
 const FEW: u64 = 512;
 
+const ONE_BIT: &str = "ranks.changes=one_bit";
+
 #[test]
 fn changes_of_a_round_are_sent_during_the_next_one_and_gradients_never() {
     if !has_mpi() {
@@ -43,6 +45,25 @@ fn changes_of_a_round_are_sent_during_the_next_one_and_gradients_never() {
             [[3, 3], [3, 3], [1, 1]].map(|counts| serde_json::json!(counts))
         );
     }
+}
+
+#[test]
+fn changes_in_one_bit_are_a_small_part_of_the_bytes() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let settings = [&SHARED[..], &RARELY, &[ONE_BIT, "train.steps=6"]].concat();
+    let output = tiny.attempt_on("2", "run", &settings);
+    assert_success(&output);
+    let weights = 4 * json(&output)["parameters"].as_u64().expect("a number");
+    let planned = tiny.planned_on_two(&settings);
+    assert!(planned["bytes_sent_per_step"].as_u64().is_some_and(|sent| sent < weights / 25 / 3), "{planned}");
+    // Residuals of two copies, for all weights and for half of them.
+    assert_eq!(planned["residual_bytes"], 4 * weights + 2 * weights + weights);
+    let sent: u64 =
+        tiny.records("run", "step").iter().map(|step| step["ranks_sent"].as_u64().expect("a number")).sum();
+    assert!(sent > weights / 40 && sent < weights / 8, "{sent} of {weights}");
 }
 
 #[test]
@@ -87,20 +108,27 @@ fn a_run_resumes_with_what_each_rank_has_to_the_bits_of_an_uninterrupted_one() {
     }
 
     let tiny = Tiny::new();
-    let settings = [&SHARED[..], &RARELY, &["train.steps=10"]].concat();
+    let settings = [&SHARED[..], &RARELY, &[ONE_BIT, "train.steps=10"]].concat();
     let often = ["checkpoint.every=1", "checkpoint.keep_last=9"];
     let whole = tiny.run_on("2", "run", &[&settings[..], &often].concat());
     let sixth = "run/checkpoints/step-00000006";
     let (resumed, said) = tiny.resume_with_log("2", sixth, &[]);
-    assert!(!said.contains("without momentum"), "{said}");
+    assert!(!said.contains("without"), "{said}");
     assert_eq!(bits(&resumed), whole);
 
-    for missing in ["1/moments-00000006", "1/own-weights-00000006", "0/own-weights-00000006"] {
+    let momentum =
+        "every rank begins with the common weights and the moments of rank 0, outer steps without momentum";
+    let residuals = "the exchange begins without the residuals of this checkpoint";
+    for (missing, note) in [
+        ("1/moments-00000006", momentum),
+        ("1/own-weights-00000006", momentum),
+        ("0/own-weights-00000006", momentum),
+        ("1/residuals-00000006", residuals),
+    ] {
         let path = tiny.join("run/ranks").join(missing);
         let saved = fs::read(&path).expect("saved beside the checkpoint");
         fs::remove_file(&path).expect("removed");
         let (otherwise, said) = tiny.resume_with_log("2", sixth, &[]);
-        let note = "every rank begins with the common weights and the moments of rank 0, outer steps without momentum";
         assert!(said.contains(&format!("{note}: rank {}", &missing[..1])), "{said}");
         assert_ne!(bits(&otherwise), whole, "{missing}");
         fs::write(&path, saved).expect("put back");
@@ -178,9 +206,12 @@ mod gate {
         };
         tiny.run("exact", &settings);
         tiny.run("alone", &[&settings[..], &["train.accumulate=2"]].concat());
-        tiny.run_on("2", "rounds", &[&settings[..], &[RARELY[0], "ranks.round=10"]].concat());
-        let [exact, alone, rounds] = ["exact", "alone", "rounds"].map(loss);
-        println!("{exact} exact, {rounds} in rounds, {alone} alone");
+        let rounds = [&settings[..], &[RARELY[0], "ranks.round=10"]].concat();
+        tiny.run_on("2", "rounds", &rounds);
+        tiny.run_on("2", "one-bit", &[&rounds[..], &[ONE_BIT]].concat());
+        let [exact, alone, rounds, one_bit] = ["exact", "alone", "rounds", "one-bit"].map(loss);
+        println!("{exact} exact, {rounds} in rounds, {one_bit} in one bit, {alone} alone");
         assert!(rounds < exact + 0.15 && alone > exact + 0.2, "{exact} {rounds} {alone}");
+        assert!(one_bit < exact + 0.2, "{exact} {one_bit}");
     }
 }

@@ -35,7 +35,7 @@ pub use error::ConfigError;
 pub use groups::GroupSection;
 pub use lora::LoraBase;
 pub use presets::presets;
-pub use ranks::{ExchangeKind, RanksSection};
+pub use ranks::{ChangesKind, ExchangeKind, RanksSection};
 pub use round::Round;
 pub use sections::*;
 pub use shard::ShardKind;

@@ -22,6 +22,8 @@ pub struct RanksSection {
     pub outer_rate: f64,
     /// Nesterov momentum of the outer step; 0.9 diverges, since means arrive a round late (`rarely`).
     pub outer_momentum: f64,
+    /// How changes of weights travel (`rarely`).
+    pub changes: ChangesKind,
     /// Stages of consecutive blocks that processes divide the network into; their number must be a multiple.
     pub pipeline: usize,
 }
@@ -38,6 +40,17 @@ pub enum ExchangeKind {
     OneBit,
     /// No gradients: processes exchange changes of weights once per `round`, which arrive during the next one.
     Rarely,
+}
+
+/// How ranks send what a round has changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangesKind {
+    /// In f32.
+    #[default]
+    F32,
+    /// A sign per element and a scale per 2048, with error feedback: a 31st of the bytes.
+    OneBit,
 }
 
 fn exchange<'de, D: Deserializer<'de>>(value: D) -> Result<ExchangeKind, D::Error> {
@@ -57,6 +70,7 @@ impl Default for RanksSection {
             round: Round::Steps(50),
             outer_rate: 0.7,
             outer_momentum: 0.6,
+            changes: ChangesKind::F32,
             pipeline: 1,
         }
     }

@@ -1,4 +1,4 @@
-//! Sums of gradients with one bit per element and residuals for each parameter.
+//! Sums with one bit per element and residuals for each parameter.
 //!
 //! Each rank saves residuals under the checkpoint's step and digest. All ranks restore theirs, or none does
 //! (`residuals_that_do_not_fit_the_ranks_are_dropped_with_a_note`).
@@ -30,6 +30,11 @@ fn lock(buffers: &Mutex<Buffers>) -> MutexGuard<'_, Buffers> {
 impl OneBit {
     pub(super) fn new(warm_up: u64, exact: exchange::Exact) -> Self {
         Self { warm_up, exact: Wire::F32(exact), buffers: Arc::default() }
+    }
+
+    /// For changes of weights, which are never exact.
+    pub(super) fn without_warm_up() -> Self {
+        Self::new(0, exchange::Exact::default())
     }
 
     /// `step` counts from 1. Forgets residuals of an unsettled step.

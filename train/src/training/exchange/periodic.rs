@@ -4,7 +4,10 @@
 //! ([`exchange::Outer`]). Evaluation, save and stop follow a meeting and use the common weights
 //! (`a_run_evaluates_and_saves_only_common_weights`). The run's last meeting waits for its own mean.
 //!
-//! Each rank saves its own weights and moments (`a_run_resumes_with_what_each_rank_has_to_the_bits_of_an_uninterrupted_one`).
+//! With one bit per element, a change's rounding error joins the rank's next change
+//! (`changes_in_one_bit_arrive_over_time`).
+//!
+//! Each rank saves its own weights and moments, and its errors (`a_run_resumes_with_what_each_rank_has_to_the_bits_of_an_uninterrupted_one`).
 
 mod rounds;
 
@@ -21,13 +24,14 @@ use burn::tensor::{
 };
 use exchange::{Outer, OuterStep, Pairwise, Share};
 use models::Gpt;
-use runs::config::RanksSection;
+use runs::config::{ChangesKind, RanksSection};
 use serde_json::Value;
 
 use super::super::Learner;
 use super::super::gradients::{ANOTHER_FAILED, Sum, bucket_ends};
 use super::Restored;
 use super::exact::{Wire, reduce};
+use super::one_bit::OneBit;
 use crate::optimizer::numbers;
 use crate::ranks::{BUCKET_BYTES, BackgroundSums, Job, Kept, Pair, Pairs, Ranks, SavedAt};
 
@@ -37,6 +41,8 @@ use rounds::Rounds;
 pub(crate) struct Periodic {
     settings: OuterStep,
     rounds: Rounds,
+    /// Sums of changes, unless they travel in f32.
+    one_bit: Option<OneBit>,
     /// In the model's order.
     outers: Vec<Outer>,
     restored: VecDeque<Pair>,
@@ -71,6 +77,9 @@ pub(crate) struct Met {
     share: f32,
 }
 
+/// Changes have no exact steps before.
+const FIRST_STEP: u64 = 1;
+
 const FAILED: u64 = 1;
 const DIVERGED: u64 = 2;
 
@@ -82,6 +91,10 @@ impl Periodic {
                 momentum: settings.outer_momentum as f32,
             },
             rounds: Rounds::new(settings.round.clone()),
+            one_bit: match settings.changes {
+                ChangesKind::F32 => None,
+                ChangesKind::OneBit => Some(OneBit::without_warm_up()),
+            },
             outers: Vec::new(),
             restored: VecDeque::new(),
             met: None,
@@ -210,7 +223,10 @@ impl Periodic {
 
     fn send(&mut self, share: f32, ranks: &mut Ranks) -> anyhow::Result<()> {
         let wire = Wire::F32(ranks.exact());
-        let sums = ranks.begin_sums(move |engine, bucket| reduce(wire, engine, bucket))?;
+        let sums = match &mut self.one_bit {
+            Some(one_bit) => ranks.begin_sums(one_bit.begin(FIRST_STEP))?,
+            None => ranks.begin_sums(move |engine, bucket| reduce(wire, engine, bucket))?,
+        };
         let of_rank = Share { count: ranks.world() as u64, world: ranks.world(), rank: ranks.rank() };
         let lens: Vec<usize> = self.outers.iter().map(|outer| outer.own().len()).collect();
         let ends = bucket_ends(&lens, BUCKET_BYTES / size_of::<f32>() * ranks.world());
@@ -228,6 +244,7 @@ impl Periodic {
         let Some(sums) = self.under_way.take() else { return Ok(()) };
         let means: Vec<_> = self.outers.iter().map_while(|_| sums.take()).collect();
         ranks.end_sums(sums).context("averaging what the ranks have changed")?;
+        self.one_bit.iter_mut().for_each(|one_bit| one_bit.settle(true));
         for (outer, mean) in self.outers.iter_mut().zip(means) {
             outer.step(&mean)?;
         }
@@ -263,7 +280,8 @@ impl Periodic {
             None => [1, 0],
         });
         let lengths = lengths.collect();
-        ranks.save_state(run, at, Kept::OwnWeights, Pairs { lengths, fetch: Box::new(fetch) })
+        ranks.save_state(run, at, Kept::OwnWeights, Pairs { lengths, fetch: Box::new(fetch) })?;
+        self.one_bit.as_ref().map_or(Ok(()), |one_bit| one_bit.save_state(run, at, ranks))
     }
 
     pub(super) fn restore_state(
@@ -289,6 +307,12 @@ impl Periodic {
             *momentum = bytemuck::pod_collect_to_vec(&of_rank_0);
         }
         self.restored = own.into();
+        if let Some(one_bit) = &mut self.one_bit
+            && let Restored::Dropped(note) = one_bit.restore_state(run, at, ranks)?
+            && ranks.leads()
+        {
+            eprintln!("{note}");
+        }
         Ok(moments.map_or(Restored::All, Restored::Moments))
     }
 }

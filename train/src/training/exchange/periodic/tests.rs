@@ -33,13 +33,18 @@ fn all(gpt: &Gpt<B>) -> Vec<f32> {
 
 /// The mean change is added without momentum.
 fn plain(round: Round) -> Periodic {
-    Periodic::new(&RanksSection {
+    Periodic::new(&settings(round, ChangesKind::F32))
+}
+
+fn settings(round: Round, changes: ChangesKind) -> RanksSection {
+    RanksSection {
         exchange: ExchangeKind::Rarely,
         outer_rate: 1.0,
         outer_momentum: 0.0,
         round,
+        changes,
         ..RanksSection::default()
-    })
+    }
 }
 
 fn at(step: u64) -> RoundEnd {
@@ -77,6 +82,36 @@ fn a_round_reaches_the_others_during_the_next_one() {
             assert!((second - f32::midpoint(a[n], b[n])).abs() < 1e-6, "{n}: {second}");
         }
     }
+}
+
+/// Both ranks train in the first round alone.
+#[test]
+fn changes_in_one_bit_arrive_over_time() {
+    let [start, a, b] = [1, 2, 3].map(|seed| all(&model(seed)));
+    let far = |common: &[f32]| -> f32 {
+        let far = common.iter().enumerate().map(|(n, common)| (common - f32::midpoint(a[n], b[n])).abs());
+        far.sum::<f32>() / common.len() as f32
+    };
+    let ends = on_each(2, |ranks| {
+        let mut periodic = Periodic::new(&settings(Round::Steps(1), ChangesKind::OneBit));
+        periodic.start(&model(1), 0, ranks).expect("begun");
+        let (mut gpt, met) = periodic.meet(model(2 + ranks.rank() as u64), at(1), ranks);
+        met.expect("no fault");
+        let mut common = vec![all(&gpt)];
+        for step in 2..30 {
+            let (own, begun) = periodic.begin_round(gpt, ranks);
+            begun.expect("no fault");
+            let (next, met) = periodic.meet(own, at(step), ranks);
+            met.expect("no fault");
+            common.push(all(&next));
+            gpt = next;
+        }
+        common
+    });
+    assert_eq!(ends[0], ends[1]);
+    let [first, last] = [&ends[0][1], &ends[0][28]].map(|common| far(common));
+    println!("{} at first, {first} after a round, {last} after all", far(&start));
+    assert!(first > 0.3 * far(&start) && last < 0.1 * far(&start));
 }
 
 #[test]
