@@ -108,13 +108,19 @@ fn a_run_resumes_with_what_each_rank_has_to_the_bits_of_an_uninterrupted_one() {
     }
 
     let tiny = Tiny::new();
-    let settings = [&SHARED[..], &RARELY, &[ONE_BIT, "train.steps=10"]].concat();
+    let settings = [&SHARED[..], &RARELY, &["train.steps=10"]].concat();
     let often = ["checkpoint.every=1", "checkpoint.keep_last=9"];
-    let whole = tiny.run_on("2", "run", &[&settings[..], &often].concat());
+    let resumes_whole = |run: &str, changes: &str| {
+        let whole = tiny.run_on("2", run, &[&settings[..], &often, &[changes]].concat());
+        let sixth = format!("{run}/checkpoints/step-00000006");
+        let (resumed, said) = tiny.resume_with_log("2", &sixth, &[]);
+        assert!(!said.contains("without"), "{said}");
+        assert_eq!(bits(&resumed), whole, "{changes}");
+        whole
+    };
+    resumes_whole("in-f32", "ranks.changes=f32");
+    let whole = resumes_whole("run", ONE_BIT);
     let sixth = "run/checkpoints/step-00000006";
-    let (resumed, said) = tiny.resume_with_log("2", sixth, &[]);
-    assert!(!said.contains("without"), "{said}");
-    assert_eq!(bits(&resumed), whole);
 
     let momentum =
         "every rank begins with the common weights and the moments of rank 0, outer steps without momentum";
