@@ -103,7 +103,7 @@ impl Test {
             .transpose()?;
         let lanes = Lanes::of_machine();
         let mut for_documentation = variables.clone();
-        for_documentation.push((suite::SIZE, binary::named(size).to_owned()));
+        for_documentation.push((suite::SIZE, size.name().to_owned()));
         variables.push((TEST_THREADS, lanes.threads.to_string()));
         let run = Run { size, variables, lacking: not_run, passed };
         let so_far = Mutex::new((Outcome::default(), &mut *times));

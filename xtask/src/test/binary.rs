@@ -95,11 +95,6 @@ fn belongs(test: &str, size: Size) -> bool {
     (size >= Size::Gate && is_in("gate")) || (size == Size::Full && is_in("full"))
 }
 
-/// As tests read it.
-pub(super) fn named(size: Size) -> &'static str {
-    size.pick("quick", "gate", "full")
-}
-
 impl Binary {
     pub(super) fn portions(&self, filters: &[String]) -> Result<Vec<Portion>> {
         let matches = |test: &String| filters.is_empty() || filters.iter().any(|part| test.contains(part));
@@ -118,7 +113,7 @@ impl Binary {
     fn invocation(&self) -> Invocation {
         Invocation::new(self.executable.to_string_lossy())
             .environment("CARGO_MANIFEST_DIR", self.folder.to_string_lossy())
-            .environment(suite::SIZE, named(self.size))
+            .environment(suite::SIZE, self.size.name())
     }
 
     /// Shows output when the limit kills the process, and on failure. `read` gets each line at once.

@@ -26,6 +26,11 @@ impl Size {
         }
     }
 
+    /// As [`SIZE`] names it.
+    pub fn name(self) -> &'static str {
+        self.pick("quick", "gate", "full")
+    }
+
     fn first<T>(self, quick: usize, all: &[T]) -> &[T] {
         &all[..self.pick(quick, all.len(), all.len())]
     }
@@ -35,12 +40,8 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "quick" => Ok(Self::Quick),
-            "gate" => Ok(Self::Gate),
-            "full" => Ok(Self::Full),
-            other => Err(format!("{SIZE} is `{other}`; it may be `quick`, `gate` or `full`")),
-        }
+        let found = [Self::Quick, Self::Gate, Self::Full].into_iter().find(|size| size.name() == name);
+        found.ok_or_else(|| format!("{SIZE} is `{name}`; it may be `quick`, `gate` or `full`"))
     }
 }
 

@@ -3,12 +3,12 @@
 use crate::records::bytes::Bytes;
 
 use super::{
+    LINKS,
     cell::{Cell, Overhead},
     sample::{Kind, Link},
     simulation::{self, Model, Network, Step, Way},
 };
 
-const LINKS: [Link; 2] = [Link::Tcp, Link::SharedMemory];
 const SUMS: [Kind; 7] = [
     Kind::Exact,
     Kind::OneBit,
@@ -32,8 +32,7 @@ pub(super) fn measured(cells: &[Cell]) -> String {
             megabytes(cell.sent as f64 / cell.seconds),
         ]
     };
-    let own = |cell: &&Cell| SUMS.contains(&cell.kind) && LINKS.contains(&cell.link);
-    let rows: Vec<_> = cells.iter().filter(own).map(row).collect();
+    let rows: Vec<_> = of_kinds(cells, &SUMS).map(row).collect();
     let columns =
         ["Link, ranks", "Kind", "Gradients", "Median", "Middle half", "MB/s", "MB/s sent by a rank"];
     markdown(&columns, &rows)
@@ -48,8 +47,7 @@ pub(super) fn calls(cells: &[Cell]) -> String {
             format!("{} to {}", duration(cell.quartiles.0), duration(cell.quartiles.1)),
         ]
     };
-    let own = |cell: &&Cell| CALLS.contains(&cell.kind) && LINKS.contains(&cell.link);
-    let rows: Vec<_> = cells.iter().filter(own).map(row).collect();
+    let rows: Vec<_> = of_kinds(cells, &CALLS).map(row).collect();
     markdown(&["Link, ranks", "Call", "Median", "Middle half"], &rows)
 }
 
@@ -132,6 +130,11 @@ pub(super) fn simulated(model: &Model, step: &Step, network: Network) -> String 
     let group = |of: &str| ["exact", "one bit", &rarely].map(|way| format!("{of}, {way}"));
     let columns = [vec!["Ranks".to_owned()], ["Waiting", "Strong", "Weak"].map(group).concat()].concat();
     markdown(&columns, &rows)
+}
+
+/// Between ranks of this machine.
+fn of_kinds<'c>(cells: &'c [Cell], kinds: &'c [Kind]) -> impl Iterator<Item = &'c Cell> {
+    cells.iter().filter(|cell| kinds.contains(&cell.kind) && LINKS.contains(&cell.link))
 }
 
 fn link_and_ranks(cell: &Cell) -> String {
