@@ -113,16 +113,21 @@ impl Timeline {
 
     /// At the caller's time.
     pub(crate) fn begin_host(&mut self) -> HostId {
-        self.hosts.push(self.now());
-        HostId::from_index(self.hosts.len() - 1)
+        self.add_host(self.now())
     }
 
     /// At the shared time, or later if its name has waited.
     pub(crate) fn begin_waiter(&mut self, known: Option<HostId>) -> HostId {
-        self.host = HostId::SHARED;
-        let Some(known) = known else { return self.begin_host() };
-        self.hosts[known.index()] = self.hosts[known.index()].max(self.now());
+        let shared = self.hosts[HostId::SHARED.index()];
+        let Some(known) = known else { return self.add_host(shared) };
+        let time = &mut self.hosts[known.index()];
+        *time = time.max(shared);
         known
+    }
+
+    fn add_host(&mut self, time: f64) -> HostId {
+        self.hosts.push(time);
+        HostId::from_index(self.hosts.len() - 1)
     }
 
     pub(crate) fn host_meets(&mut self, others: impl Iterator<Item = HostId>) {
