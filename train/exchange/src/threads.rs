@@ -168,8 +168,8 @@ impl Threads {
         if self.expected.is_empty() {
             return self.waiting.end();
         }
-        let peers: Vec<usize> = self.expected.iter().map(|(peer, ..)| *peer).collect();
-        self.waiting.begin(Call::Message, self.rank, peers.into_iter());
+        let peers = self.expected.iter().map(|(peer, ..)| *peer);
+        self.waiting.begin(Call::Message, self.rank, peers);
     }
 
     fn deliver(&self, call: Call, send: &[&[u8]]) -> Result<()> {

@@ -1,5 +1,6 @@
 //! The peers that a rank waits for: written by its engine, read by the watchdog.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,7 +23,8 @@ struct Wait {
     call: Call,
     rank: usize,
     since: Instant,
-    missing: Vec<usize>,
+    /// A rank of which two messages are missing is one rank.
+    missing: BTreeSet<usize>,
 }
 
 /// A call beyond its limit, and the ranks whose data is missing.
@@ -65,7 +67,7 @@ impl Waiting {
         let state = self.lock();
         let Wait { call, rank, since, missing } = state.wait.as_ref()?;
         let waited = since.elapsed();
-        let overdue = || Overdue { call: *call, rank: *rank, missing: missing.clone(), waited };
+        let overdue = || Overdue { call: *call, rank: *rank, missing: missing.iter().copied().collect(), waited };
         (waited >= limit.saturating_add(state.grace)).then(overdue)
     }
 
@@ -75,15 +77,15 @@ impl Waiting {
     }
 
     /// Sets the awaited ranks; the call's clock runs on.
-    pub(crate) fn wait_for(&self, peers: Vec<usize>) {
+    pub(crate) fn wait_for(&self, peers: impl Iterator<Item = usize>) {
         if let Some(wait) = &mut self.lock().wait {
-            wait.missing = peers;
+            wait.missing = peers.collect();
         }
     }
 
     pub(crate) fn arrived(&self, peer: usize) {
         if let Some(wait) = &mut self.lock().wait {
-            wait.missing.retain(|missing| *missing != peer);
+            wait.missing.remove(&peer);
         }
     }
 
@@ -117,6 +119,14 @@ mod tests {
         assert_eq!(waiting.overdue(Duration::from_hours(1)), None);
         waiting.end();
         assert_eq!(waiting.overdue(Duration::ZERO), None);
+    }
+
+    #[test]
+    fn a_rank_with_two_missing_messages_is_named_once() {
+        let waiting = Waiting::default();
+        waiting.begin(Call::Message, 0, [1, 1].into_iter());
+        let overdue = waiting.overdue(Duration::ZERO).expect("a call has begun");
+        assert!(overdue.to_string().starts_with("rank 1 did not arrive at message"), "{overdue}");
     }
 
     #[test]

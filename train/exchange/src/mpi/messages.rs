@@ -71,8 +71,8 @@ impl Mpi {
         if self.messages.expected.is_empty() {
             return self.waiting.end();
         }
-        let peers: Vec<usize> = self.messages.expected.iter().map(|transfer| transfer.at.0).collect();
-        self.waiting.begin(Call::Message, self.rank, peers.into_iter());
+        let peers = self.messages.expected.iter().map(|transfer| transfer.at.0);
+        self.waiting.begin(Call::Message, self.rank, peers);
     }
 
     pub(super) fn send_message(&mut self, to: (usize, u8), bytes: Vec<u8>) -> Result<()> {

@@ -1,6 +1,6 @@
 //! One collective call as messages: letters, then the parts that are too long for one.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
@@ -152,7 +152,7 @@ impl Mpi {
 
         let awaited =
             phase.pending.iter().map(|pending| pending.peer).chain(queued.iter().map(|(peer, _)| *peer));
-        self.waiting.wait_for(awaited.collect::<BTreeSet<_>>().into_iter().collect());
+        self.waiting.wait_for(awaited);
         self.finish_after(call, &mut phase, &mut queued)
     }
 

@@ -172,7 +172,7 @@ impl Shared {
                 state.close_vote();
                 self.changed();
             } else {
-                waiting.wait_for(absent);
+                waiting.wait_for(absent.into_iter());
                 state = self.wait(state);
             }
         }
