@@ -5,6 +5,9 @@
 //! gpu_check --budgets 100%,50%,25% --json
 //! ```
 //!
+//! `gpu_check tune` chooses kernels beforehand: on the stand-in for CUDA that takes a fraction of the time if its values
+//! may be wrong (`STAND_IN_HASTE`).
+//!
 //! Each program runs twice on the plain backend, to see whether it is deterministic. Then it runs offloaded, without a
 //! budget and under shares of its own peak, with overlapping copies and "in line". Each run is a process.
 //!
@@ -37,7 +40,9 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        ["run", program, budget] => run(program, budget),
+        ["run", program, budget] => run(program, budget, STEPS),
+        ["tune", program, budget] => run(program, budget, 0),
+        ["tune"] => tune(),
         ["bandwidth"] => bandwidth(),
         ["--budgets", budgets, "--json"] => check(budgets),
         _ => bail!("usage: gpu_check --budgets 100%,50%,25% --json"),
@@ -88,6 +93,17 @@ fn check(budgets: &str) -> Result<()> {
     Ok(())
 }
 
+/// Chooses kernels for later processes in this folder.
+fn tune() -> Result<()> {
+    for program in programs::<Autodiff<Offload<Inner>>>() {
+        for budget in ["plain", "unlimited"] {
+            let tuned = child(&["tune", program.name, budget])?;
+            ensure!(tuned["error"].is_null(), "{} could not be tuned: {}", program.name, tuned["error"]);
+        }
+    }
+    Ok(())
+}
+
 fn share(text: &str) -> Result<f64> {
     match text.parse()? {
         Budget::Share(share) => Ok(share),
@@ -133,14 +149,14 @@ fn child_with(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Value>
         .with_context(|| format!("{arguments:?} printed {text:?}"))
 }
 
-fn run(program: &str, budget: &str) -> Result<()> {
+fn run(program: &str, budget: &str, steps: usize) -> Result<()> {
     let device = Device::default();
     let (run, seconds) = if budget == "plain" {
-        train::<Inner>(program, &device)
+        train::<Inner>(program, &device, steps)
     } else {
         // Fused kernels are cut alike at every budget.
         OffloadConfig::new().device_budget(budget.parse()?).max_bindings(16).install::<Inner>(&device)?;
-        train::<Offload<Inner>>(program, &device)
+        train::<Offload<Inner>>(program, &device, steps)
     };
 
     let weights: Vec<&Vec<u32>> = run.weights.iter().map(|(_, bits)| bits).collect();
@@ -157,13 +173,13 @@ fn run(program: &str, budget: &str) -> Result<()> {
     Ok(())
 }
 
-fn train<B: Backend>(program: &str, device: &B::Device) -> (Run, f64) {
+fn train<B: Backend>(program: &str, device: &B::Device, steps: usize) -> (Run, f64) {
     let program = programs::<Autodiff<B>>().into_iter().find(|p| p.name == program).expect("a program");
     // The first run compiles and tunes kernels.
     (program.train)(device, Size::Usual, 2, 1);
     let start = Instant::now();
-    let run = (program.train)(device, Size::Usual, STEPS, 1);
-    (run, start.elapsed().as_secs_f64() / STEPS as f64)
+    let run = (program.train)(device, Size::Usual, steps, 1);
+    (run, start.elapsed().as_secs_f64() / steps.max(1) as f64)
 }
 
 fn hash<'a>(bits: impl IntoIterator<Item = &'a u32>) -> u64 {

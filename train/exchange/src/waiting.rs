@@ -67,7 +67,8 @@ impl Waiting {
         let state = self.lock();
         let Wait { call, rank, since, missing } = state.wait.as_ref()?;
         let waited = since.elapsed();
-        let overdue = || Overdue { call: *call, rank: *rank, missing: missing.iter().copied().collect(), waited };
+        let overdue =
+            || Overdue { call: *call, rank: *rank, missing: missing.iter().copied().collect(), waited };
         (waited >= limit.saturating_add(state.grace)).then(overdue)
     }
 

@@ -200,9 +200,11 @@ mod tests {
         fs::create_dir_all(folder.join("lib")).unwrap();
         fs::write(folder.join("lib/libcuda.so.1"), b"\0\x7fELF\0CUDA stand-in\0").unwrap();
         write_script(&folder, "abc\n").unwrap();
-        // Fails without autotune settings.
-        let binary =
-            "#!/bin/sh\ngrep -q local cubecl.toml && echo '{\"program\": \"mlp\", \"verdict\": \"pass\"}'\n";
+        // Fails without autotune settings, or choices that were made in haste.
+        let binary = "#!/bin/sh\ngrep -q local cubecl.toml || exit 1\n\
+            [ \"$1\" = tune ] && { echo $STAND_IN_HASTE >chosen; exit; }\n\
+            [ \"$STAND_IN_HASTE\" ] && exit 1\n\
+            grep -q 16 chosen && echo '{\"program\": \"mlp\", \"verdict\": \"pass\"}'\n";
         fs::write(folder.join(BINARY), binary).unwrap();
         make_executable(&folder.join(BINARY)).unwrap();
 
