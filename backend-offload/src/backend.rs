@@ -9,8 +9,9 @@ use crate::stats::Stats;
 use crate::timeline::Stretch;
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn_backend::tensor::Device;
 use burn_backend::tensor::{FloatTensor, IntTensor};
-use burn_backend::{Backend, DType, Shape};
+use burn_backend::{Backend, DType, Shape, TensorData};
 use pager::{Limit, Preference};
 
 /// Backend `B` whose memory spills: `type B = Autodiff<Offload<Cuda>>`.
@@ -39,6 +40,18 @@ pub trait Managed: Backend + sealed::Sealed {
     ) -> Result<Vec<FloatTensor<Self>>, Vec<FloatTensor<Self>>> {
         _ = work;
         Err(tensors)
+    }
+
+    /// `float_from_data`; an offloaded CubeCL backend does not copy the bytes, as CubeCL's client would.
+    #[doc(hidden)]
+    fn float_without_copy(data: TensorData, device: &Device<Self>) -> FloatTensor<Self> {
+        Self::float_from_data(data, device)
+    }
+
+    /// [`float_without_copy`](Self::float_without_copy) for integers.
+    #[doc(hidden)]
+    fn int_without_copy(data: TensorData, device: &Device<Self>) -> IntTensor<Self> {
+        Self::int_from_data(data, device)
     }
 
     /// `None` without such a kernel.

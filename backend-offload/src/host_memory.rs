@@ -132,6 +132,22 @@ impl HostMemory {
 /// A buffer in the host tier, page-locked if that copies faster. Counts until its drop.
 pub struct HostBuffer(Draft);
 
+#[cfg(feature = "burn")]
+impl HostBuffer {
+    /// Data for a tensor, in the same memory, which counts until the device has the data or keeps it as the tensor's
+    /// host copy. Memory that is not page-locked comes back.
+    ///
+    /// # Errors
+    /// The buffer itself.
+    pub fn into_bytes(self) -> Result<burn_core::tensor::Bytes, Self> {
+        #[cfg(feature = "cube")]
+        if self.0.is_pinned() {
+            return Ok(crate::cubecl::lent(self.0));
+        }
+        Err(self)
+    }
+}
+
 impl Deref for HostBuffer {
     type Target = [u8];
 

@@ -41,10 +41,33 @@ enum Host {
     /// No reuse of the device memory before the copy ends.
     Target(Token, Draft, ManagedMemoryHandle),
     Source {
-        _copy: Lease,
+        _upload: Upload,
     },
     /// The reader holds the host memory.
     Reader,
+}
+
+#[derive(Debug)]
+pub(super) enum Upload {
+    Return(Lease),
+    /// The program's, for a new tensor.
+    New(Bytes),
+}
+
+impl Upload {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Return(copy) => copy.bytes(),
+            Self::New(bytes) => bytes,
+        }
+    }
+
+    fn pages(&self) -> Pages {
+        Pages::are(match self {
+            Self::Return(copy) => copy.is_pinned(),
+            Self::New(bytes) => matches!(bytes.property(), AllocationProperty::Pinned),
+        })
+    }
 }
 
 type StreamsOf<R> = <R as InnerRuntime>::CopyStreams;
@@ -113,17 +136,17 @@ impl<R: InnerRuntime> Copies<R> {
         &mut self,
         server: &mut R::Server,
         (device, stream, index): (&ManagedMemoryHandle, StreamId, usize),
-        copy: Lease,
+        upload: Upload,
     ) -> Result<CopyId, String> {
-        let bytes = copy.bytes().len() as u64;
+        let bytes = upload.bytes().len() as u64;
         let handle = Handle::from_memory(device.clone(), stream, bytes);
         let address = StreamsOf::<R>::address(server, handle)?;
         let marks = self.marks.entry(index).or_default();
         marks.moves();
-        let (after, pages) = (marks.take(address), Pages::are(copy.is_pinned()));
+        let (after, pages) = (marks.take(address), upload.pages());
         // SAFETY: both memories are kept in `copying`.
-        let end = unsafe { self.streams.start_back(address, index, copy.bytes(), pages, after) }?;
-        let id = self.keep(Arc::new(end), Host::Source { _copy: copy });
+        let end = unsafe { self.streams.start_back(address, index, upload.bytes(), pages, after) }?;
+        let id = self.keep(Arc::new(end), Host::Source { _upload: upload });
         self.back.push_back(id);
         self.release_ended();
         Ok(id)

@@ -28,7 +28,6 @@ impl Rows {
         self.row * self.count
     }
 
-    #[cfg(any(feature = "cuda", test))]
     pub(super) fn has_gaps(&self) -> bool {
         self.count > 1 && self.pitch != self.row
     }

@@ -7,11 +7,14 @@ use crate::backend::sealed;
 use crate::error::OffloadError;
 use crate::registry::{self, DeviceFacts, DeviceKey, Settings};
 use crate::tiers::SlabSource;
+use cubecl_common::bytes::Bytes;
 use cubecl_common::device::{Device, DeviceId};
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::Runtime;
+use cubecl_core::client::ComputeClient;
 use cubecl_core::ir::MemoryDeviceProperties;
-use cubecl_core::server::{ComputeServer, Handle, ServerError};
+use cubecl_core::server::{ComputeServer, Handle, MemoryLayout, ServerError};
+use cubecl_core::zspace::Shape;
 use cubecl_runtime::storage::ComputeStorage;
 use pager::Limit;
 use std::any::TypeId;
@@ -95,6 +98,17 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
 #[doc(hidden)]
 pub trait Reaches: Runtime + sealed::Sealed {
     type Inner: InnerRuntime<Device = Self::Device>;
+
+    /// New device memory with the contents of `bytes`, which the runtime's client would copy. Returns them to be copied.
+    fn create(
+        _client: &ComputeClient<Self>,
+        _device: &Self::Device,
+        bytes: Bytes,
+        _shape: &Shape,
+        _elem_size: usize,
+    ) -> Result<MemoryLayout, Bytes> {
+        Err(bytes)
+    }
 }
 
 pub(super) fn key<R: InnerRuntime>(device: DeviceId) -> DeviceKey {

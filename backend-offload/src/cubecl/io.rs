@@ -1,10 +1,11 @@
 //! Reads and writes from the host, and raw resources.
 
-use super::copies::yield_once;
+use super::copies::{Upload, yield_once};
 use super::copy_streams::Rows;
 use super::device::CubeDevice;
 use super::failures::read_error;
 use super::inner::{InnerRuntime, Resource};
+use super::lent::taken_back;
 use super::server::OffloadServer;
 use super::table::Named;
 use super::transfer::{flat, written};
@@ -12,7 +13,7 @@ use crate::error::OffloadError;
 use crate::paging::{Paging, panic_message};
 use crate::tiers::Share;
 use cubecl_common::backtrace::BackTrace;
-use cubecl_common::bytes::Bytes;
+use cubecl_common::bytes::{AllocationProperty, Bytes};
 use cubecl_common::future::DynFut;
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::{Binding, ComputeServer, CopyDescriptor, Handle, ServerError};
@@ -25,6 +26,9 @@ use std::sync::Arc;
 
 const READ: &str = "reading a tensor";
 const WRITE: &str = "writing a tensor";
+
+/// Bytes. The events of a smaller upload would take longer than its copy.
+const UPLOADED: u64 = 1 << 20;
 
 type Contents = DynFut<Result<Vec<Bytes>, ServerError>>;
 
@@ -178,10 +182,15 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 ) {
                     return;
                 }
-                if self.write_on_host(id, &descriptor, &bytes) {
-                    return;
-                }
-                if let Err(error) = self.write_on_device(id, descriptor, bytes, stream) {
+                let Err(bytes) = self.write_on_host(id, &descriptor, bytes) else { return };
+                let is_new = self.paging.pager().get(id).is_some_and(|block| block.place() == Place::Nowhere);
+                // Other memory would pass through buffers that a program may never need.
+                let is_fast = is_new && matches!(bytes.property(), AllocationProperty::Pinned);
+                let written = match self.beside_work(id, &descriptor, stream).filter(|_| is_fast) {
+                    Some(index) => self.upload(id, bytes, (stream, index)),
+                    None => self.write_on_device(id, descriptor, bytes, stream),
+                };
+                if let Err(error) = written {
                     let error = self.new_failure(Arc::new(error), stream);
                     self.device.buffers.get_mut(id).failed = Some(error);
                 }
@@ -209,6 +218,32 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.device.check_stream(stream)
     }
 
+    /// The stream's index, if a new block's bytes may reach the device beside its work.
+    fn beside_work(&self, id: BlockId, descriptor: &CopyDescriptor, stream: StreamId) -> Option<usize> {
+        let (rows, alignment) = (Rows::of(descriptor), self.utilities.properties.memory.alignment);
+        let is_flat = rows.bytes() as u64 >= UPLOADED && !rows.has_gaps() && is_whole(descriptor, alignment);
+        if !is_flat || self.device.buffers.get(id).stream != stream {
+            return None;
+        }
+        self.device.copies_in_parallel(stream)
+    }
+
+    fn upload(
+        &mut self,
+        id: BlockId,
+        bytes: Bytes,
+        (stream, index): (StreamId, usize),
+    ) -> Result<(), OffloadError> {
+        self.make_resident(&[id], WRITE)?;
+        self.device.wait_for_small_buffer_users(stream, stream);
+        self.device.buffers.get_mut(id).failed = None;
+        let len = bytes.len() as u64;
+        self.device.start_upload(id, bytes, (stream, index))?;
+        self.wrote(id);
+        self.paging.counts().bytes_written += len;
+        self.device.check_stream(stream)
+    }
+
     fn clear_failure_if_whole(&mut self, id: BlockId, descriptor: &CopyDescriptor) {
         let alignment = self.utilities.properties.memory.alignment;
         let buffer = self.device.buffers.get_mut(id);
@@ -217,40 +252,49 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// False if the contents belong on the device.
-    fn write_on_host(&mut self, id: BlockId, descriptor: &CopyDescriptor, bytes: &Bytes) -> bool {
+    /// Returns the bytes if they belong on the device.
+    fn write_on_host(&mut self, id: BlockId, descriptor: &CopyDescriptor, bytes: Bytes) -> Result<(), Bytes> {
         let readable = R::can_read_tensor(&descriptor.shape, &descriptor.strides);
         let (stream, size) = (self.device.buffers.get(id).stream, self.device.buffers.get(id).size);
+        let rows = Rows::of(descriptor);
+        let whole = is_whole(descriptor, self.utilities.properties.memory.alignment);
+        let is_lent = || self.paging.tiers().pool().has_lent(&bytes);
+        let is_copy = whole && bytes.len() as u64 == size && !rows.has_gaps() && is_lent();
 
         let belongs_here = match self.paging.pager().get(id).map(|block| (block.place(), block.bytes)) {
             Some((Place::Away(_), _)) => true,
             Some((Place::Nowhere, bytes)) => {
                 let arena = self.device.streams.arena(stream);
-                self.paging.begins_on_host(&mut self.device, bytes, arena)
+                self.paging.begins_on_host(&mut self.device, bytes, (arena, is_copy))
             }
             _ => false,
         };
         if !belongs_here || !readable {
-            return false;
+            return Err(bytes);
         }
 
-        let rows = Rows::of(descriptor);
-        let whole = is_whole(descriptor, self.utilities.properties.memory.alignment);
         let share = if whole { Share::Whole } else { Share::Part };
-        let edited = self.paging.edit_on_host(id, size as usize, share, |contents| {
-            for (range, row) in rows.ranges().zip(bytes.chunks(rows.row.max(1))) {
-                contents[range].copy_from_slice(row);
+        let taken = if is_copy { taken_back(self.paging.tiers().pool(), bytes) } else { Err(bytes) };
+        let edited = match taken {
+            Ok(contents) => self.paging.take_on_host(id, contents),
+            Err(bytes) => {
+                let edited = self.paging.edit_on_host(id, size as usize, share, |contents| {
+                    for (range, row) in rows.ranges().zip(bytes.chunks(rows.row.max(1))) {
+                        contents[range].copy_from_slice(row);
+                    }
+                });
+                if matches!(edited, Ok(false)) {
+                    return Err(bytes);
+                }
+                edited.map(drop)
             }
-        });
-        if matches!(edited, Ok(false)) {
-            return false;
-        }
+        };
 
         self.clear_failure_if_whole(id, descriptor);
         if let Err(fault) = edited {
             self.report_fault(id, fault, WRITE);
         }
-        true
+        Ok(())
     }
 
     /// Pins the block while the handle lives: the user may write to it.
@@ -282,6 +326,22 @@ impl<R: InnerRuntime> OffloadServer<R> {
 }
 
 impl<R: InnerRuntime> CubeDevice<R> {
+    fn start_upload(
+        &mut self,
+        id: BlockId,
+        bytes: Bytes,
+        (stream, index): (StreamId, usize),
+    ) -> Result<(), OffloadError> {
+        let device = self.buffers.get(id).device.clone().expect("made resident before");
+        let upload = Upload::New(bytes);
+        let copy = self
+            .copies
+            .start_back(&mut self.inner, (&device, stream, index), upload)
+            .map_err(|message| OffloadError::LaunchFailed { operation: WRITE.to_owned(), message })?;
+        self.buffers.get_mut(id).copy = Some(copy);
+        Ok(())
+    }
+
     fn read_in_order(&mut self, tensors: Vec<OnDevice>, stream: StreamId) -> Result<Contents, ServerError> {
         let physical = tensors.into_iter().map(|(_, mut descriptor, named)| {
             self.make_physical(&mut descriptor.handle, named);

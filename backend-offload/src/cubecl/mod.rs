@@ -40,6 +40,7 @@ mod in_line;
 mod inner;
 mod io;
 mod launch;
+mod lent;
 mod logical;
 mod marks;
 mod movement;
@@ -61,4 +62,5 @@ pub use adapter::CubeDoor;
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaInstallation, CudaLibrary, CudaPart, cuda_capabilities, cuda_driver_found};
 pub use inner::InnerRuntime;
+pub(crate) use lent::lent;
 pub use runtime::OffloadRuntime;

@@ -1,6 +1,6 @@
 //! Moves buffers: the [`Device`] that paging drives. Only this file gives and takes device memory.
 
-use super::copies::CopyId;
+use super::copies::{CopyId, Upload};
 use super::device::CubeDevice;
 use super::failures::together;
 use super::inner::InnerRuntime;
@@ -199,7 +199,8 @@ impl<R: InnerRuntime> CubeDevice<R> {
         let buffer = self.buffers.get(id);
         let (device, stream) = (buffer.device.clone().expect("its memory was just taken"), buffer.stream);
         if let Some(index) = self.copies_in_parallel(stream) {
-            let copy = self.copies.start_back(&mut self.inner, (&device, stream, index), copy)?;
+            let copy =
+                self.copies.start_back(&mut self.inner, (&device, stream, index), Upload::Return(copy))?;
             self.buffers.get_mut(id).copy = Some(copy);
             return Ok(Progress::Landed);
         }

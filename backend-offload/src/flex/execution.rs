@@ -104,7 +104,7 @@ impl<B: SharedStorage> State<B> {
     }
 
     fn begins_on_host(&mut self, bytes: u64) -> bool {
-        self.paging.begins_on_host(&mut self.heap, bytes, Arena::UNPOOLED)
+        self.paging.begins_on_host(&mut self.heap, bytes, (Arena::UNPOOLED, false))
     }
 
     /// Returns the handle if the host has no room.

@@ -18,13 +18,19 @@ impl Paging {
     }
 
     /// Data in the last bytes below the device could not reach it: the device gets room first
-    /// (`new_data_reaches_the_device_when_device_and_host_are_full`).
-    pub(crate) fn begins_on_host<D: Device>(&mut self, device: &mut D, bytes: u64, arena: Arena) -> bool {
+    /// (`new_data_reaches_the_device_when_device_and_host_are_full`). Data that `is_there` needs no room.
+    pub(crate) fn begins_on_host<D: Device>(
+        &mut self,
+        device: &mut D,
+        bytes: u64,
+        (arena, is_there): (Arena, bool),
+    ) -> bool {
         if self.pager.place_new(bytes, arena, self.new_data) == Tier::Device {
             return false;
         }
         let Rooms { host, disk, .. } = self.tiers.rooms();
-        if host.less(bytes).allows(bytes) || disk.allows(bytes) {
+        let wanted = if is_there { bytes } else { 2 * bytes };
+        if host.allows(wanted) || disk.allows(bytes) {
             return true;
         }
         self.make_room(device, bytes, arena);

@@ -153,6 +153,13 @@ impl Paging {
         Ok(true)
     }
 
+    /// Makes memory with all its contents the block's host copy.
+    #[cfg(feature = "cube")]
+    pub(crate) fn take_on_host(&mut self, block: BlockId, contents: Draft) -> Result<(), Fault> {
+        self.tiers.keep(block, contents);
+        self.pager.wrote_on_host(block)
+    }
+
     pub fn keep(&mut self, block: BlockId, copy: Draft) {
         self.tiers.keep(block, copy);
     }

@@ -15,6 +15,8 @@ mod disk;
 mod extents;
 #[cfg(target_os = "linux")]
 mod hollow;
+#[cfg(feature = "cube")]
+mod lent;
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) mod lines;
 mod machine;

@@ -3,6 +3,8 @@
 //! Memory is allocated and freed outside the lock: page-locking takes milliseconds.
 
 use super::books::{Books, Granted, HostUsage};
+#[cfg(feature = "cube")]
+use super::lent::Lendings;
 #[cfg(feature = "cuda")]
 use super::slab::PinnedMemory;
 use super::slab::{HeapMemory, Slab, SlabSource};
@@ -15,6 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct HostPool {
     books: Mutex<Books>,
     dry: AtomicBool,
+    #[cfg(feature = "cube")]
+    lendings: Lendings,
 }
 
 /// Counts from its allocation.
@@ -33,7 +37,12 @@ struct Held {
 
 impl HostPool {
     pub fn new(limit: Limit, pinned_limit: Limit) -> Arc<Self> {
-        Arc::new(Self { books: Mutex::new(Books::new(limit, pinned_limit)), dry: AtomicBool::new(false) })
+        Arc::new(Self {
+            books: Mutex::new(Books::new(limit, pinned_limit)),
+            dry: AtomicBool::new(false),
+            #[cfg(feature = "cube")]
+            lendings: Lendings::default(),
+        })
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -54,6 +63,11 @@ impl HostPool {
     /// Whether a buffer of `len` bytes keeps no contents.
     pub(super) fn is_hollow(&self, len: usize) -> bool {
         self.is_dry() && Slab::is_hollow(len)
+    }
+
+    #[cfg(feature = "cube")]
+    pub(super) fn lendings(&self) -> &Lendings {
+        &self.lendings
     }
 
     pub fn set_limits(&self, limit: Limit, pinned_limit: Limit) {
@@ -164,6 +178,11 @@ impl Draft {
     #[cfg(feature = "cube")]
     pub fn is_pinned(&self) -> bool {
         self.0.slab().is_pinned()
+    }
+
+    #[cfg(feature = "cube")]
+    pub(crate) fn pool(&self) -> &Arc<HostPool> {
+        &self.0.pool
     }
 }
 

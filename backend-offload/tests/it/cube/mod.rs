@@ -15,6 +15,7 @@ mod integers;
 mod launches;
 mod machine;
 mod memory;
+mod new_weights;
 #[cfg(feature = "cuda")]
 mod overlap;
 #[cfg(feature = "cuda")]
@@ -114,6 +115,7 @@ pub fn scenarios() -> Vec<Scenario> {
         integers::scenarios(),
         launches::scenarios(),
         memory::scenarios(),
+        new_weights::scenarios(),
         reads::scenarios(),
         requests::scenarios(),
         streams::scenarios(),

@@ -79,6 +79,40 @@ fn kernels_do_not_wait_for_earlier_reads() {
     assert_eq!((run(small()).0, run(small().environment("OFFLOAD_OVERLAP", 0)).0), (8, 0));
 }
 
+fn uploads(machine: &Machine) -> Child {
+    let child = machine.child("cube/new weights").with("budget", "unlimited");
+    child.environment("STAND_IN_KERNEL_US", 40).environment("STAND_IN_BANDWIDTH", "4e9")
+}
+
+#[test]
+fn kernels_do_not_wait_for_weights_that_later_ones_use() {
+    let Some(machine) = Machine::eager("kernels_do_not_wait_for_weights_that_later_ones_use") else { return };
+    let run = |child: Child| -> f64 {
+        let (_, stand_in) = run_and_report(child);
+        assert_eq!(stand_in["findings"].to_string(), "{}");
+        stand_in["simulated_ms"].as_f64().expect("milliseconds")
+    };
+    let (overlapped, serial) =
+        (run(uploads(&machine)), run(uploads(&machine).environment("OFFLOAD_OVERLAP", 0)));
+    println!("{overlapped} ms, in line {serial} ms");
+    assert!(overlapped < 0.8 * serial, "{overlapped} ms, in line {serial} ms");
+}
+
+#[test]
+fn memory_of_new_weights_becomes_their_host_copy() {
+    let Some(machine) = Machine::eager("memory_of_new_weights_becomes_their_host_copy") else { return };
+    let report = machine.run(machine.child("cube/new weights").with("budget", "5MiB").with("keeps", 1));
+    assert!(report.number("restores") > 0, "some began on the host");
+    assert_eq!(report.number("grew"), 0);
+}
+
+#[test]
+fn a_missing_wait_for_new_weights_is_found() {
+    let Some(machine) = Machine::eager("a_missing_wait_for_new_weights_is_found") else { return };
+    let (_, stand_in) = run_and_report(uploads(&machine).with("out of order", 1));
+    assert!(stand_in["findings"].to_string().contains("missing wait"), "{stand_in}");
+}
+
 #[test]
 fn a_missing_wait_for_a_read_is_found() {
     let Some(machine) = Machine::eager("a_missing_wait_for_a_read_is_found") else { return };
