@@ -4,7 +4,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use backend_offload::{Decoding, Managed};
+use backend_offload::{Decoding, HostBuffer, Managed};
 use burn::tensor::{
     BasicOps, DType, DataError, Int, Shape, Tensor, TensorData, TensorPrimitive, backend::Backend,
     try_read_sync,
@@ -196,7 +196,7 @@ impl HostState {
     }
 
     /// Master weights in tiles. Fails if the format has none on the host.
-    pub fn tiles<B: Backend>(
+    pub fn tiles<B: Managed>(
         &self,
         code: Code,
         device: &B::Device,
@@ -207,7 +207,7 @@ impl HostState {
         if !self.memory.computes_nothing() {
             self.encode_masters(code, &mut encoded)?;
         }
-        Ok(self.memory.first(|| tile_tensors(&encoded, self.len(), device)))
+        Ok(self.memory.first(|| new_tile_tensors(encoded, self.len(), device)))
     }
 
     /// [`HostState::step`] on tensors. Keeps the type of `weights`.
@@ -273,16 +273,38 @@ pub fn decoded_by_kernel<B: Managed, const D: usize>(
 ///
 /// # Panics
 /// If the number of bytes is not [`tile_bytes`] of `len`.
-pub fn tile_tensors<B: Backend>(encoded: &[u8], len: usize, device: &B::Device) -> TileTensors<B> {
+pub fn tile_tensors<B: Managed>(encoded: &[u8], len: usize, device: &B::Device) -> TileTensors<B> {
     assert_eq!(encoded.len(), tile_bytes(len), "the bytes of {len} numbers");
     let (codes, scales) = encoded.split_at(TILE * tiles(len));
-    tiled(bytemuck::cast_slice(codes).to_vec(), bytemuck::pod_collect_to_vec(scales), device)
+    let (codes, scales): (Vec<i8>, Vec<f32>) =
+        (bytemuck::cast_slice(codes).to_vec(), bytemuck::pod_collect_to_vec(scales));
+    let count = scales.len();
+    tiled(TensorData::new(codes, [count, TILE]), TensorData::new(scales, [count, 1]), device)
 }
 
-fn tiled<B: Backend>(codes: Vec<i8>, scales: Vec<f32>, device: &B::Device) -> TileTensors<B> {
-    let count = scales.len();
-    let codes = B::int_from_data(TensorData::new(codes, [count, TILE]), device);
-    (Tensor::from_primitive(codes), tensor_from_data(TensorData::new(scales, [count, 1]), device))
+/// [`tile_tensors`] of a buffer whose memory goes along, if it can.
+pub(crate) fn new_tile_tensors<B: Managed>(
+    encoded: HostBuffer,
+    len: usize,
+    device: &B::Device,
+) -> TileTensors<B> {
+    let bytes = match encoded.into_bytes() {
+        Ok(bytes) => bytes,
+        Err(encoded) => return tile_tensors(&encoded, len, device),
+    };
+    let count = tiles(len);
+    match bytes.split(TILE * count) {
+        Ok((codes, scales)) => tiled(
+            TensorData::from_bytes(codes, [count, TILE], DType::I8),
+            TensorData::from_bytes(scales, [count, 1], DType::F32),
+            device,
+        ),
+        Err((bytes, _)) => tile_tensors(&bytes, len, device),
+    }
+}
+
+fn tiled<B: Managed>(codes: TensorData, scales: TensorData, device: &B::Device) -> TileTensors<B> {
+    (Tensor::from_primitive(B::int_without_copy(codes, device)), new_tensor(scales, device))
 }
 
 pub(crate) fn tensor_from_data<B: Backend, const D: usize>(
@@ -290,6 +312,11 @@ pub(crate) fn tensor_from_data<B: Backend, const D: usize>(
     device: &B::Device,
 ) -> Tensor<B, D> {
     Tensor::from_primitive(TensorPrimitive::Float(B::float_from_data(data, device)))
+}
+
+/// [`tensor_from_data`] of data whose memory goes along.
+pub(crate) fn new_tensor<B: Managed, const D: usize>(data: TensorData, device: &B::Device) -> Tensor<B, D> {
+    Tensor::from_primitive(TensorPrimitive::Float(B::float_without_copy(data, device)))
 }
 
 fn values<'d>(name: &str, data: &'d TensorData) -> Result<Values<'d>, HostOptimError> {

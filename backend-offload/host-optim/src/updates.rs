@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use backend_offload::HostBuffer;
+use backend_offload::{HostBuffer, Managed};
 use burn::tensor::{DType, Element, Shape, Tensor, TensorData, backend::Backend};
 use bytemuck::Pod;
 use half::bf16;
@@ -22,7 +22,7 @@ use crate::pieces::copy;
 use crate::rule::Rule;
 use crate::state::{HostState, check_len};
 use crate::storage::Storage;
-use crate::tensors::{TileTensors, check_dtype, read, tensor_from_data, tile_tensors};
+use crate::tensors::{TileTensors, check_dtype, new_tensor, new_tile_tensors, read, tile_tensors};
 use crate::tiles::{Code, nan_tiles, tile_bytes};
 
 /// A step prepared by [`HostState::begin_tensor`] or [`HostState::begin_tiles`].
@@ -146,14 +146,14 @@ impl HostState {
     /// device memory of `weights`, and keeps their type.
     ///
     /// An error loses the state. [`Updates::finish`] reports errors of the step itself.
-    pub fn begin_tensor<B: Backend, const D: usize>(
+    pub fn begin_tensor<B: Managed, const D: usize>(
         self,
         rule: impl Into<Rule>,
         stride: Stride,
         weights: Tensor<B, D>,
     ) -> Result<(Update, Updated<Tensor<B, D>>), HostOptimError> {
         let device = weights.device();
-        self.begin_numbers(rule.into(), stride, weights, move |data| tensor_from_data(data, &device))
+        self.begin_numbers(rule.into(), stride, weights, move |data| new_tensor(data, &device))
     }
 
     /// [`begin_tensor`](Self::begin_tensor) that gives the weights' numbers, for other ranks too.
@@ -202,7 +202,7 @@ impl HostState {
 
     /// [`begin_tensor`](Self::begin_tensor) for a parameter in eight-bit tiles. Fails if the format has no masters on
     /// the host.
-    pub fn begin_tiles<B: Backend>(
+    pub fn begin_tiles<B: Managed>(
         self,
         rule: impl Into<Rule>,
         stride: Stride,
@@ -210,7 +210,11 @@ impl HostState {
         device: &B::Device,
     ) -> Result<(Update, Updated<TileTensors<B>>), HostOptimError> {
         let device = device.clone();
-        self.begin_encoded(rule.into(), stride, code, move |encoded, len| tile_tensors(encoded, len, &device))
+        let make = move |encoded: Option<HostBuffer>, len| match encoded {
+            Some(encoded) => new_tile_tensors(encoded, len, &device),
+            None => tile_tensors(&nan_tiles(len), len, &device),
+        };
+        self.begin_encoded(rule.into(), stride, code, make)
     }
 
     /// [`begin_tiles`](Self::begin_tiles) that gives bytes for [`tile_tensors`], on other ranks too.
@@ -220,9 +224,14 @@ impl HostState {
         stride: Stride,
         code: Code,
     ) -> Result<(Update, Updated<Arc<TensorData>>), HostOptimError> {
-        let make = |encoded: &[u8], _| {
-            let shape = [encoded.len()];
-            Arc::new(TensorData::from_bytes_vec(encoded.to_vec(), shape, DType::U8))
+        let make = |encoded: Option<HostBuffer>, len| {
+            let shape = [tile_bytes(len)];
+            let bytes = match encoded.map(HostBuffer::into_bytes) {
+                Some(Ok(bytes)) => return Arc::new(TensorData::from_bytes(bytes, shape, DType::U8)),
+                Some(Err(encoded)) => encoded.to_vec(),
+                None => nan_tiles(len),
+            };
+            Arc::new(TensorData::from_bytes_vec(bytes, shape, DType::U8))
         };
         self.begin_encoded(rule.into(), stride, code, make)
     }
@@ -232,15 +241,11 @@ impl HostState {
         rule: Rule,
         stride: Stride,
         code: Code,
-        make: impl FnOnce(&[u8], usize) -> T + Send + 'static,
+        make: impl FnOnce(Option<HostBuffer>, usize) -> T + Send + 'static,
     ) -> Result<(Update, Updated<T>), HostOptimError> {
         self.check_has_masters()?;
         let len = self.len;
-        let make = move |done: Option<HostBuffer>| match done {
-            Some(encoded) => make(&encoded, len),
-            None => make(&nan_tiles(len), len),
-        };
-        Ok(self.begin(rule, stride, None, Form::Tiles(code), make))
+        Ok(self.begin(rule, stride, None, Form::Tiles(code), move |done| make(done, len)))
     }
 
     fn begin<T>(
@@ -311,13 +316,14 @@ fn weights_or_nan<T: Element + Pod>(
     shape: &Shape,
 ) -> TensorData {
     let len = shape.num_elements();
-    let weights = match weights {
-        Some(weights) if computes => bytemuck::cast_slice(&weights).to_vec(),
+    let numbers = match weights.map(HostBuffer::into_bytes) {
+        Some(Ok(bytes)) => return TensorData::from_bytes(bytes, shape.clone(), T::dtype()),
+        Some(Err(weights)) if computes => bytemuck::cast_slice(&weights).to_vec(),
         // Unwritten pages take no memory.
-        Some(_) => bytemuck::zeroed_vec(len),
+        Some(Err(_)) => bytemuck::zeroed_vec(len),
         None => vec![missing; len],
     };
-    TensorData::new(weights, shape.clone())
+    TensorData::new(numbers, shape.clone())
 }
 
 #[cfg(test)]
@@ -326,6 +332,7 @@ mod tests {
     use burn::backend::{Flex, flex::FlexDevice};
 
     use super::*;
+    use crate::tensors::tensor_from_data;
     use crate::{AdamW, Format, Saved, Values};
 
     const RULE: AdamW = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };

@@ -212,7 +212,7 @@ impl HostPart {
         self.table.iter().for_each(|table| table.rows().drop_gradient());
     }
 
-    pub(super) fn prepare<I: Backend, const D: usize>(
+    pub(super) fn prepare<I: Managed, const D: usize>(
         &mut self,
         id: ParamId,
         weights: Tensor<I, D>,

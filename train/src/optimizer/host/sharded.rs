@@ -144,7 +144,7 @@ impl HostPart {
         weights: TensorData,
         device: &I::Device,
     ) -> Tensor<I, D> {
-        let made = self.memory.first(|| I::float_from_data(weights, device));
+        let made = self.memory.first(|| I::float_without_copy(weights, device));
         Tensor::from_primitive(TensorPrimitive::Float(made))
     }
 

@@ -151,7 +151,7 @@ impl<I: Managed> Matrices<I> {
         match matrix.form {
             Form::Numbers(kind) => {
                 let data = TensorData::from_bytes_vec(bytes.to_vec(), matrix.shape.clone(), kind);
-                let made = self.memory.first(|| I::float_from_data(data, &self.device));
+                let made = self.memory.first(|| I::float_without_copy(data, &self.device));
                 constant::<I>(Tensor::from_primitive(TensorPrimitive::Float(made)))
             }
             Form::Tiles(code, crossing) => {
