@@ -9,8 +9,7 @@ use crate::stats::Stats;
 use crate::timeline::Stretch;
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn_backend::tensor::Device;
-use burn_backend::tensor::{FloatTensor, IntTensor};
+use burn_backend::tensor::{Device, FloatTensor, IntTensor};
 use burn_backend::{Backend, DType, Shape, TensorData};
 use pager::{Limit, Preference};
 

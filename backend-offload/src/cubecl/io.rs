@@ -183,10 +183,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
                     return;
                 }
                 let Err(bytes) = self.write_on_host(id, &descriptor, bytes) else { return };
-                let is_new = self.paging.pager().get(id).is_some_and(|block| block.place() == Place::Nowhere);
-                // Other memory would pass through buffers that a program may never need.
-                let is_fast = is_new && matches!(bytes.property(), AllocationProperty::Pinned);
-                let written = match self.beside_work(id, &descriptor, stream).filter(|_| is_fast) {
+                let written = match self.beside_work(id, &descriptor, &bytes, stream) {
                     Some(index) => self.upload(id, bytes, (stream, index)),
                     None => self.write_on_device(id, descriptor, bytes, stream),
                 };
@@ -219,10 +216,19 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     /// The stream's index, if a new block's bytes may reach the device beside its work.
-    fn beside_work(&self, id: BlockId, descriptor: &CopyDescriptor, stream: StreamId) -> Option<usize> {
+    fn beside_work(
+        &self,
+        id: BlockId,
+        descriptor: &CopyDescriptor,
+        bytes: &Bytes,
+        stream: StreamId,
+    ) -> Option<usize> {
+        let is_new = self.paging.pager().get(id).is_some_and(|block| block.place() == Place::Nowhere);
+        // Other memory would pass through buffers that a program may never need.
+        let is_locked = matches!(bytes.property(), AllocationProperty::Pinned);
         let (rows, alignment) = (Rows::of(descriptor), self.utilities.properties.memory.alignment);
         let is_flat = rows.bytes() as u64 >= UPLOADED && !rows.has_gaps() && is_whole(descriptor, alignment);
-        if !is_flat || self.device.buffers.get(id).stream != stream {
+        if !is_new || !is_locked || !is_flat || self.device.buffers.get(id).stream != stream {
             return None;
         }
         self.device.copies_in_parallel(stream)
@@ -238,7 +244,9 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.device.wait_for_small_buffer_users(stream, stream);
         self.device.buffers.get_mut(id).failed = None;
         let len = bytes.len() as u64;
-        self.device.start_upload(id, bytes, (stream, index))?;
+        self.device
+            .start_back(id, index, Upload::New(bytes))
+            .map_err(|message| OffloadError::LaunchFailed { operation: WRITE.to_owned(), message })?;
         self.wrote(id);
         self.paging.counts().bytes_written += len;
         self.device.check_stream(stream)
@@ -326,22 +334,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
 }
 
 impl<R: InnerRuntime> CubeDevice<R> {
-    fn start_upload(
-        &mut self,
-        id: BlockId,
-        bytes: Bytes,
-        (stream, index): (StreamId, usize),
-    ) -> Result<(), OffloadError> {
-        let device = self.buffers.get(id).device.clone().expect("made resident before");
-        let upload = Upload::New(bytes);
-        let copy = self
-            .copies
-            .start_back(&mut self.inner, (&device, stream, index), upload)
-            .map_err(|message| OffloadError::LaunchFailed { operation: WRITE.to_owned(), message })?;
-        self.buffers.get_mut(id).copy = Some(copy);
-        Ok(())
-    }
-
     fn read_in_order(&mut self, tensors: Vec<OnDevice>, stream: StreamId) -> Result<Contents, ServerError> {
         let physical = tensors.into_iter().map(|(_, mut descriptor, named)| {
             self.make_physical(&mut descriptor.handle, named);

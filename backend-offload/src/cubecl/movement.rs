@@ -19,6 +19,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Bytes. Smaller memory may serve the runtime's own buffers.
 const REMEMBERED: u64 = 64 << 10;
 
+const TAKEN: &str = "its memory was just taken";
+
 /// A quiet NaN in every float format.
 const POISON: u8 = 0xff;
 
@@ -191,19 +193,26 @@ impl<R: InnerRuntime> CubeDevice<R> {
         Ok(Progress::Landed)
     }
 
+    /// Copies onto new memory of a block, beside the work of its stream, the one of `index`.
+    pub(super) fn start_back(&mut self, id: BlockId, index: usize, upload: Upload) -> Result<(), String> {
+        let buffer = self.buffers.get(id);
+        let (device, stream) = (buffer.device.clone().expect(TAKEN), buffer.stream);
+        let copy = self.copies.start_back(&mut self.inner, (&device, stream, index), upload)?;
+        self.buffers.get_mut(id).copy = Some(copy);
+        Ok(())
+    }
+
     fn bring(&mut self, paging: &Paging, id: BlockId) -> Result<Progress, MoveFailure> {
         if self.injector.breaks_copy_in() {
             return Err("injected: the upload failed".to_owned().into());
         }
         let copy = paging.tiers().verified(id)?;
-        let buffer = self.buffers.get(id);
-        let (device, stream) = (buffer.device.clone().expect("its memory was just taken"), buffer.stream);
+        let stream = self.buffers.get(id).stream;
         if let Some(index) = self.copies_in_parallel(stream) {
-            let copy =
-                self.copies.start_back(&mut self.inner, (&device, stream, index), Upload::Return(copy))?;
-            self.buffers.get_mut(id).copy = Some(copy);
+            self.start_back(id, index, Upload::Return(copy))?;
             return Ok(Progress::Landed);
         }
+        let device = self.buffers.get(id).device.clone().expect(TAKEN);
         self.copy_in(&device, stream, &copy)?;
         if self.streams.queued_upload(stream, copy.bytes().len() as u64) {
             self.release_uploads(stream);

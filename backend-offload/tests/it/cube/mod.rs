@@ -32,7 +32,9 @@ mod training;
 
 use crate::child::{Facts, Scenario};
 use crate::folders;
-use backend_offload::{Offload, OffloadConfig, OffloadRuntime, Oversized, Stats, runtime_peaks, stats};
+use backend_offload::{
+    Faults, Offload, OffloadConfig, OffloadRuntime, Oversized, Stats, runtime_peaks, stats,
+};
 use burn_cubecl::CubeBackend;
 pub(crate) use machine::{Machine, Target};
 
@@ -123,6 +125,16 @@ pub fn scenarios() -> Vec<Scenario> {
         training::scenarios(),
     ]
     .concat()
+}
+
+/// Returns whether copies run out of order, which the stand-in has to find.
+fn install_for_copies<T: Target>(parameters: &Facts, device: &T::Device) -> bool {
+    let out_of_order = parameters.find("out of order").is_some();
+    let faults = Faults { copies_out_of_order: out_of_order, ..Faults::default() };
+    let budget = parameters.text("budget").parse().expect("a budget");
+    let config = OffloadConfig::new().device_budget(budget).faults(faults);
+    config.install::<Plain<T>>(device).expect("installs");
+    out_of_order
 }
 
 fn install<T: Target>(parameters: &Facts, device: &T::Device) {

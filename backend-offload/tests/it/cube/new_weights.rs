@@ -1,8 +1,8 @@
 //! New weights from the host tier, whose memory goes along with them.
 
-use super::{Machine, Plain, Spilling, Target, Unfused, children, counted, promises};
+use super::{Machine, Plain, Spilling, Target, Unfused, children, counted, install_for_copies, promises};
 use crate::child::Facts;
-use backend_offload::{Faults, HostMemory, Managed, OffloadConfig, host_memory};
+use backend_offload::{HostMemory, Managed, host_memory};
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData, TensorPrimitive};
 
@@ -21,11 +21,7 @@ const KERNELS: usize = 8;
 
 fn upload<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
-    let out_of_order = parameters.find("out of order").is_some();
-    let faults = Faults { copies_out_of_order: out_of_order, ..Faults::default() };
-    let budget = parameters.text("budget").parse().expect("a budget");
-    let config = OffloadConfig::new().device_budget(budget).faults(faults);
-    config.install::<Plain<T>>(&device).expect("installs");
+    let out_of_order = install_for_copies::<T>(parameters, &device);
     let memory = host_memory::<Plain<T>>(&device);
     let keeps = parameters.find("keeps").is_some();
     let rounds =

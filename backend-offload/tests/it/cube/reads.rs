@@ -1,8 +1,7 @@
 //! Tensors read while kernels run arrive unchanged.
 
-use super::{Machine, Plain, Target, Unfused, children, counted, promises};
+use super::{Machine, Target, Unfused, children, counted, install_for_copies, promises};
 use crate::child::Facts;
-use backend_offload::{Faults, OffloadConfig};
 use burn::prelude::*;
 use burn::tensor::{TensorData, try_read_sync};
 use std::task::{Context, Poll, Waker};
@@ -21,11 +20,7 @@ const KERNELS: usize = 8;
 
 fn read_while_running<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
-    let out_of_order = parameters.find("out of order").is_some();
-    let faults = Faults { copies_out_of_order: out_of_order, ..Faults::default() };
-    let budget = parameters.text("budget").parse().expect("a budget");
-    let config = OffloadConfig::new().device_budget(budget).faults(faults);
-    config.install::<Plain<T>>(&device).expect("installs");
+    let out_of_order = install_for_copies::<T>(parameters, &device);
     let keeps = parameters.find("lets go").is_none();
     let allocates = parameters.find("allocates").is_some();
     // On CUDA, the second shape's rows have gaps. The last one is below the smallest block.
