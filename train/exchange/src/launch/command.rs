@@ -45,6 +45,15 @@ pub struct Command {
     pub environment: Vec<(&'static str, &'static str)>,
 }
 
+/// By default a receiver asks for each piece, and before a part above 64 KiB the sender asks for leave. Both wait behind
+/// all that the asked rank sends itself: half of a link's rate, and a tenth.
+const BETWEEN_HOSTS: [(&str, &str); 4] = [
+    ("btl_tcp_flags", "send,inplace"),
+    ("btl_tcp_eager_limit", "4194304"),
+    ("btl_tcp_rndv_eager_limit", "4194304"),
+    ("btl_tcp_max_send_size", "4194304"),
+];
+
 impl Job {
     /// Builds the command that starts `program` once for each rank.
     pub fn command(
@@ -85,8 +94,9 @@ impl Job {
         }
 
         if hosts.len() > 1 {
-            // By default a receiver asks for each piece, behind all that it sends itself: half of a link's rate.
-            set("--mca", "btl_tcp_flags", "send,inplace");
+            for (parameter, value) in BETWEEN_HOSTS {
+                set("--mca", parameter, value);
+            }
         }
 
         if hosts.iter().any(|host| host.slots > self.cores) {
@@ -176,11 +186,23 @@ mod tests {
     }
 
     #[test]
-    fn hosts_send_both_ways_at_once() {
-        let both_ways = "--mca|btl_tcp_flags|send,inplace";
+    fn hosts_send_both_ways_at_once_and_without_asking_for_leave() {
         let hosts = hosts("a:4,b:4").expect("two hosts");
-        assert!(line(&Job { ranks: 8, hosts, ..job() }).contains(both_ways));
-        assert!(!line(&job()).contains("btl_tcp_flags"));
+        let line_of_hosts = line(&Job { ranks: 8, hosts, ..job() });
+        for (parameter, value) in BETWEEN_HOSTS {
+            assert!(line_of_hosts.contains(&format!("--mca|{parameter}|{value}|")), "{line_of_hosts}");
+            assert!(!line(&job()).contains(parameter));
+        }
+    }
+
+    #[test]
+    fn simulated_hosts_and_the_guide_set_what_hosts_do() {
+        let script = include_str!("../../examples/rates/on-hosts");
+        let guide = include_str!("../../../../docs/guide/ranks.md");
+        for (parameter, value) in BETWEEN_HOSTS {
+            assert!(script.contains(&format!("--mca {parameter} {value} ")), "{parameter}");
+            assert!(guide.contains(&format!("{parameter} = {value}")), "{parameter}");
+        }
     }
 
     #[test]
