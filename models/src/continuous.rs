@@ -217,7 +217,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         }
 
         let random = Random::new(combine(&[sampling.seed, row]));
-        let text = Text::new(self.model, self.lookup.as_deref(), &prompt);
+        let text = Text::new(self.model.config(), self.lookup.as_deref(), &prompt);
         let (prompt, sequence) = (prompt.len(), Sequence::new(self.model));
         let scores = score_prompt.then(Vec::new);
         let row = Row {

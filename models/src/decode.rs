@@ -3,6 +3,8 @@
 //! A step appends with the only reference, so backends can write in place; Burn 0.21's CPU backend copies in
 //! `slice_assign`. Prompts are padded on the left; positions count from a row's first token.
 
+use std::ops::Range;
+
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 use thiserror::Error;
 
@@ -59,24 +61,36 @@ impl<'a, B: Backend> Decoder<'a, B> {
         Self { model, layers, capacity, len: 0, padding: None }
     }
 
-    /// A decoder that has read `prompts`, padded to one length, and each one's logits `[batch, vocabulary]`.
-    pub fn with_prompts(
-        model: &'a Gpt<B>,
-        prompts: &[Stretch<'_>],
-        capacity: usize,
-    ) -> Result<(Self, Tensor<B, 2>), DecoderFull> {
-        let device = model.wte.device();
+    /// A decoder for `prompts`, padded to one length, and their tokens.
+    pub fn for_prompts(model: &'a Gpt<B>, prompts: &[Stretch<'_>], capacity: usize) -> (Self, Input<B>) {
         let longest = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
         let columns: Vec<usize> = prompts.iter().map(|prompt| longest - prompt.tokens.len()).collect();
         let rows: Vec<_> = columns.iter().copied().zip(prompts.iter().copied()).collect();
         let mut decoder = Self::new(model, capacity);
         if columns.iter().any(|padding| *padding > 0) {
             let first: Vec<i32> = columns.iter().map(|padding| *padding as i32).collect();
-            let first_key = Tensor::from_data(TensorData::new(first, [prompts.len()]), &device);
+            let first = TensorData::new(first, [prompts.len()]);
+            let first_key = Tensor::from_data(first, &model.wte.lazy_device());
             decoder.padding = Some(Padding { columns, first_key });
         }
-        let logits = decoder.feed(upload(model, &rows, [prompts.len(), longest]))?;
+        (decoder, upload(model, &rows, [prompts.len(), longest]))
+    }
+
+    /// A decoder that has read `prompts`, padded to one length, and each one's logits `[batch, vocabulary]`.
+    pub fn with_prompts(
+        model: &'a Gpt<B>,
+        prompts: &[Stretch<'_>],
+        capacity: usize,
+    ) -> Result<(Self, Tensor<B, 2>), DecoderFull> {
+        let (mut decoder, input) = Self::for_prompts(model, prompts, capacity);
+        let logits = decoder.feed(input)?;
         Ok((decoder, logits))
+    }
+
+    /// The next token of each sequence, to feed.
+    pub fn next_input(&self, tokens: &[Stretch<'_>]) -> Input<B> {
+        let rows: Vec<_> = tokens.iter().map(|token| (0, *token)).collect();
+        upload(self.model, &rows, [tokens.len(), 1])
     }
 
     /// Tokens read so far, padding included.
@@ -97,41 +111,64 @@ impl<'a, B: Backend> Decoder<'a, B> {
     /// Reads the next tokens `[batch, time]`. Returns the logits `[batch, vocabulary]` after the last.
     pub fn feed(&mut self, input: impl Into<Input<B>>) -> Result<Tensor<B, 2>, DecoderFull> {
         let input = input.into();
-        let [batch, time] = input.tokens.dims();
+        let positions = self.positions(input.tokens.dims()[1])?;
+        let embedded = self.model.embed_at(input, &positions, &Plain::default());
+        let stream = self.run(0..self.layers.len(), embedded, &positions);
+        Ok(self.logits(stream))
+    }
+
+    /// The residual stream of the next tokens before the first block, `[batch, time, width]`. Reads nothing.
+    pub fn embed(&self, input: Input<B>) -> Result<Tensor<B, 3>, DecoderFull> {
+        let positions = self.positions(input.tokens.dims()[1])?;
+        Ok(self.model.embed_at(input, &positions, &Plain::default()))
+    }
+
+    /// Reads the next tokens in these blocks alone, whose weights a [stage](crate::stage::Stage) has. Takes and returns
+    /// their residual stream.
+    pub fn pass(&mut self, blocks: Range<usize>, stream: Tensor<B, 3>) -> Result<Tensor<B, 3>, DecoderFull> {
+        let positions = self.positions(stream.dims()[1])?;
+        Ok(self.run(blocks, stream, &positions))
+    }
+
+    /// The logits `[batch, vocabulary]` after the last token of a stream behind the last block.
+    pub fn logits(&self, stream: Tensor<B, 3>) -> Tensor<B, 2> {
+        let last = stream.dims()[1] - 1;
+        self.model.logits(stream.slice_dim(1, last..last + 1), &Plain::default())
+    }
+
+    /// Those of the next `time` tokens.
+    fn positions(&self, time: usize) -> Result<PositionIds<B>, DecoderFull> {
         let first = self.len;
         if first + time > self.capacity {
             return Err(DecoderFull { asked: time, read: first, capacity: self.capacity });
         }
+        let Some(padding) = &self.padding else { return Ok(PositionIds::From { first, time }) };
+        let row =
+            |padding: &usize| (first..first + time).map(|at| at.saturating_sub(*padding) as i32).collect();
+        let ids: Vec<i32> = padding.columns.iter().flat_map(|padding| -> Vec<i32> { row(padding) }).collect();
+        let ids = TensorData::new(ids, [padding.columns.len(), time]);
+        Ok(PositionIds::PerRow(Tensor::from_data(ids, &padding.first_key.device())))
+    }
 
-        let positions = match &self.padding {
-            None => PositionIds::From { first, time },
-            Some(padding) => {
-                let row = |padding: &usize| {
-                    (first..first + time).map(|at| at.saturating_sub(*padding) as i32).collect()
-                };
-                let ids: Vec<i32> =
-                    padding.columns.iter().flat_map(|padding| -> Vec<i32> { row(padding) }).collect();
-                PositionIds::PerRow(Tensor::from_data(
-                    TensorData::new(ids, [batch, time]),
-                    &input.tokens.device(),
-                ))
-            }
-        };
-
-        let kernels = Plain::default();
-        let mut x = self.model.embed_at(input, &positions, &kernels);
-        let angles = self.model.angles(&positions);
+    fn run(
+        &mut self,
+        blocks: Range<usize>,
+        mut stream: Tensor<B, 3>,
+        positions: &PositionIds<B>,
+    ) -> Tensor<B, 3> {
+        let (kernels, first) = (Plain::default(), self.len);
+        let time = stream.dims()[1];
+        let angles = self.model.angles(positions);
         let first_key = self.padding.as_ref().map(|padding| &padding.first_key);
-        for (block, layer) in self.model.blocks.iter().zip(&mut self.layers) {
-            x = block.forward(x, angles.as_ref(), None, &kernels, |q, k, v, options| {
+        for (block, layer) in self.model.blocks[blocks.clone()].iter().zip(&mut self.layers[blocks]) {
+            stream = block.forward(stream, angles.as_ref(), None, &kernels, |q, k, v, options| {
                 let k = append(&mut layer.keys, k, first, self.capacity);
                 let v = append(&mut layer.values, v, first, self.capacity);
                 attention::forward(&q, &k, &v, options, PROMPT_CHUNK, first_key).output
             });
         }
-
         self.len += time;
-        Ok(self.model.logits(x.slice_dim(1, time - 1..time), &kernels))
+        stream
     }
 }
 

@@ -2,13 +2,15 @@
 
 use std::ops::ControlFlow;
 
-use burn::tensor::{Tensor, backend::Backend};
+use burn::tensor::backend::Backend;
 use thiserror::Error;
 
-use crate::decode::{Decoder, DecoderFull};
+use crate::config::GptConfig;
+use crate::decode::DecoderFull;
 use crate::gpt::Gpt;
-use crate::lookup::{Lookup, Stretch, Text, upload};
+use crate::lookup::{Lookup, Stretch, Text};
 use crate::random::{Random, combine};
+use crate::reader::{Reader, WholeReader};
 use crate::sample::{Sampling, SamplingError};
 use crate::stop::Stop;
 
@@ -158,40 +160,42 @@ pub enum GenerateError {
 pub fn generate<B: Backend>(
     model: &Gpt<B>,
     request: &Request<'_>,
+    on_piece: impl FnMut(Piece<'_>) -> ControlFlow<()>,
+) -> Result<Vec<Completion>, GenerateError> {
+    generate_by(&mut WholeReader::new(model), model.config(), request, on_piece)
+}
+
+/// As [`generate`], with the logits of `reader`, a model of this `config`.
+pub fn generate_by(
+    reader: &mut dyn Reader,
+    config: &GptConfig,
+    request: &Request<'_>,
     mut on_piece: impl FnMut(Piece<'_>) -> ControlFlow<()>,
 ) -> Result<Vec<Completion>, GenerateError> {
-    check(model, request)?;
-    let window = model.config().n_positions;
-    let mut rows: Vec<Row> =
-        request.prompts.iter().enumerate().map(|(at, prompt)| Row::new(model, at, prompt, request)).collect();
-    let mut decoder: Option<Decoder<'_, B>> = None;
+    check(config, request)?;
+    let (window, vocabulary) = (config.n_positions, config.vocab_size);
+    let mut rows: Vec<Row> = request
+        .prompts
+        .iter()
+        .enumerate()
+        .map(|(at, prompt)| Row::new(config, at, prompt, request))
+        .collect();
+    let mut keep = window;
 
     while rows.iter().any(|row| row.finish.is_none()) {
         for row in &mut rows {
             row.text.look_up_to(row.text.tokens().len());
         }
 
-        let logits = match &mut decoder {
-            Some(decoder) if !decoder.is_full() => {
-                let last: Vec<_> = rows.iter().map(|row| (0, row.last())).collect();
-                decoder.feed(upload(model, &last, [rows.len(), 1]))?
-            }
-            other => {
-                let keep = if other.is_none() { window } else { (window / 2).max(1) };
-                // Free the full cache before allocating another.
-                *other = None;
-                let longest = rows.iter().map(|row| row.text.tokens().len().min(keep)).max().unwrap_or(0);
-                let capacity = window.min(longest.saturating_add(request.max_new_tokens));
-                let (fresh, logits) = read(model, &rows, capacity, keep)?;
-                *other = Some(fresh);
-                logits
-            }
+        let values = if keep < window && reader.has_room() {
+            reader.feed(&rows.iter().map(Row::last).collect::<Vec<_>>())?
+        } else {
+            let longest = rows.iter().map(|row| row.text.tokens().len().min(keep)).max().unwrap_or(0);
+            let capacity = window.min(longest.saturating_add(request.max_new_tokens));
+            let values = reader.read(&rows.iter().map(|row| row.tail(keep)).collect::<Vec<_>>(), capacity)?;
+            keep = (window / 2).max(1);
+            values
         };
-
-        let logits = logits.try_into_data();
-        let logits = logits.map_err(|error| GenerateError::Unread { reason: error.to_string() })?;
-        let values: Vec<f32> = logits.iter::<f32>().collect();
-        let vocabulary = model.config().vocab_size;
         for (at, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.finish.is_none()) {
             row.advance(&values[at * vocabulary..][..vocabulary], request);
             if let Some(tokens) = row.ready()
@@ -205,9 +209,9 @@ pub fn generate<B: Backend>(
     Ok(rows.into_iter().map(|row| row.completion(request)).collect())
 }
 
-fn check<B: Backend>(model: &Gpt<B>, request: &Request<'_>) -> Result<(), GenerateError> {
+fn check(config: &GptConfig, request: &Request<'_>) -> Result<(), GenerateError> {
     request.sampling.validate()?;
-    let (vocab_size, window) = (model.config().vocab_size, model.config().n_positions);
+    let (vocab_size, window) = (config.vocab_size, config.n_positions);
 
     for (index, prompt) in request.prompts.iter().enumerate() {
         if prompt.is_empty() {
@@ -230,17 +234,6 @@ fn check<B: Backend>(model: &Gpt<B>, request: &Request<'_>) -> Result<(), Genera
     Ok(())
 }
 
-fn read<'a, B: Backend>(
-    model: &'a Gpt<B>,
-    rows: &[Row],
-    capacity: usize,
-    keep: usize,
-) -> Result<(Decoder<'a, B>, Tensor<B, 2>), DecoderFull> {
-    let tail = |row: &'_ Row| row.text.tokens().len().saturating_sub(keep);
-    let tails: Vec<_> = rows.iter().map(|row| row.text.from(tail(row))).collect();
-    Decoder::with_prompts(model, &tails, capacity)
-}
-
 struct Row {
     text: Text,
     prompt: usize,
@@ -252,9 +245,9 @@ struct Row {
 }
 
 impl Row {
-    fn new<B: Backend>(model: &Gpt<B>, at: usize, prompt: &[u32], request: &Request<'_>) -> Self {
+    fn new(config: &GptConfig, at: usize, prompt: &[u32], request: &Request<'_>) -> Self {
         Self {
-            text: Text::new(model, request.lookup, prompt),
+            text: Text::new(config, request.lookup, prompt),
             prompt: prompt.len(),
             shown: 0,
             safe: 0,
@@ -266,6 +259,10 @@ impl Row {
 
     fn generated(&self) -> &[u32] {
         &self.text.tokens()[self.prompt..]
+    }
+
+    fn tail(&self, keep: usize) -> Stretch<'_> {
+        self.text.from(self.text.tokens().len().saturating_sub(keep))
     }
 
     /// A finished row rereads its last token, to keep the batch one matrix; the result is ignored.

@@ -8,6 +8,7 @@ use std::iter::repeat_n;
 
 use burn::tensor::{Tensor, TensorData, backend::Backend};
 
+use crate::config::GptConfig;
 use crate::gpt::Gpt;
 use crate::input::Input;
 
@@ -42,7 +43,7 @@ impl<'a> From<&'a [u32]> for Stretch<'a> {
 pub(crate) type Padded<'a> = (usize, Stretch<'a>);
 
 pub(crate) fn upload<B: Backend>(model: &Gpt<B>, stretches: &[Padded<'_>], shape: [usize; 2]) -> Input<B> {
-    let device = model.wte.device();
+    let device = model.wte.lazy_device();
     let none = model.config().vocab_size as i32;
     let (mut tokens, mut followers) = (Vec::new(), Vec::new());
     for (padding, stretch) in stretches {
@@ -68,9 +69,9 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    pub(crate) fn new<B: Backend>(model: &Gpt<B>, lookup: Option<&dyn Lookup>, prompt: &[u32]) -> Self {
-        let none = model.config().vocab_size as u32;
-        let matching = lookup.filter(|_| model.config().longest_match).map(Lookup::begin);
+    pub(crate) fn new(config: &GptConfig, lookup: Option<&dyn Lookup>, prompt: &[u32]) -> Self {
+        let none = config.vocab_size as u32;
+        let matching = lookup.filter(|_| config.longest_match).map(Lookup::begin);
         Self { tokens: prompt.to_vec(), followers: Vec::new(), matching, none }
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use burn::tensor::backend::Backend;
-use models::{Completion, Gpt, Lookup, Overflow, Request, Sampling, Stop, generate};
+use models::{Completion, Gpt, Lookup, Overflow, Reader, Request, Sampling, Stop, WholeReader, generate_by};
 use tokenizer::Tokenizer;
 
 /// Texts per batch. More take memory and save no time.
@@ -38,6 +38,16 @@ impl<B: Backend> TextGenerator<'_, B> {
     pub fn speak(
         &self,
         prompts: &[Vec<u32>],
+        show: impl FnMut(&[u32]) -> ControlFlow<()>,
+    ) -> anyhow::Result<Vec<Completion>> {
+        self.speak_by(&mut WholeReader::new(self.gpt), prompts, show)
+    }
+
+    /// As [`speak`](Self::speak), with a `reader` for the model.
+    pub fn speak_by(
+        &self,
+        reader: &mut dyn Reader,
+        prompts: &[Vec<u32>],
         mut show: impl FnMut(&[u32]) -> ControlFlow<()>,
     ) -> anyhow::Result<Vec<Completion>> {
         let ends = self.tokenizer.ends_of_answers();
@@ -51,7 +61,7 @@ impl<B: Backend> TextGenerator<'_, B> {
             ..Request::new(prompts, self.max_new_tokens)
         };
 
-        let completions = generate(self.gpt, &request, |piece| {
+        let completions = generate_by(reader, self.gpt.config(), &request, |piece| {
             if piece.prompt == 0 { show(piece.tokens) } else { ControlFlow::Continue(()) }
         })?;
         Ok(completions)

@@ -36,6 +36,7 @@ pub(crate) use beginning::{computes_nothing, first_state};
 pub(crate) use evaluation::{evaluate, trial, trial_of_stages};
 pub(crate) use learner::Learner;
 pub(crate) use metrics::Peaks;
+pub(crate) use pipeline::spoken_by_stages;
 pub(crate) use samples::{QuizScore, most_passes, quiz};
 pub(crate) use session::{Progress, Session, Speed};
 pub(crate) use snapshot::{check, restore, save_first};

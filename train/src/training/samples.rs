@@ -6,14 +6,15 @@ use std::ops::ControlFlow;
 use backend_offload::Offloadable;
 use burn::module::AutodiffModule;
 use burn::tensor::backend::Backend;
-use models::{Gpt, Sampling};
-use runs::config::EvalSection;
+use models::{Gpt, Reader, Sampling, WholeReader};
+use runs::config::{Config, EvalSection};
 use runs::{TEXTS_AT_ONCE, TextGenerator};
 use serde::Serialize;
 use serde_json::json;
 use tokenizer::{Message, Role};
 
-use super::Trainer;
+use super::pipeline::spoken_by_stages;
+use super::{Session, Trainer};
 use crate::data::{Data, Question, questions};
 use crate::optimizer::GatherSession;
 
@@ -92,12 +93,13 @@ pub(crate) fn prompts<B: Backend>(
 
 pub(crate) fn samples<B: Backend>(
     speaker: &TextGenerator<'_, B>,
+    reader: &mut dyn Reader,
     eval: &EvalSection,
 ) -> anyhow::Result<Vec<Sample>> {
     let mut samples = Vec::new();
     for prompts in prompts(speaker, eval)?.chunks(TEXTS_AT_ONCE) {
         let ids: Vec<_> = prompts.iter().map(|(_, ids)| ids.clone()).collect();
-        let completions = speaker.speak(&ids, |_| ControlFlow::Continue(()))?;
+        let completions = speaker.speak_by(reader, &ids, |_| ControlFlow::Continue(()))?;
         for ((prompt, _), completion) in prompts.iter().zip(&completions) {
             samples.push(Sample { prompt: prompt.clone(), text: speaker.text(completion)? });
         }
@@ -109,23 +111,29 @@ pub(crate) fn most_passes(count: usize, max_new_tokens: usize) -> usize {
     count.div_ceil(TEXTS_AT_ONCE) * max_new_tokens
 }
 
-/// `count` questions of either kind, without randomness.
+/// `count` questions of either kind, without randomness. `reader` reads for `gpt`.
 pub(crate) fn quiz<B: Backend>(
     gpt: &Gpt<B>,
+    reader: &mut dyn Reader,
     data: &Data,
     count: usize,
     max_new_tokens: usize,
 ) -> anyhow::Result<QuizScore> {
     let speaker = speaking(gpt, data, Sampling::greedy(), max_new_tokens);
     let [held_out, unseen] = questions(&data.tokenizer, count)?;
-    Ok(QuizScore { held_out: right(&speaker, &held_out)?, unseen_phrasings: right(&speaker, &unseen)? })
+    let held_out = right(&speaker, reader, &held_out)?;
+    Ok(QuizScore { held_out, unseen_phrasings: right(&speaker, reader, &unseen)? })
 }
 
-fn right<B: Backend>(speaker: &TextGenerator<'_, B>, questions: &[Question]) -> anyhow::Result<Score> {
+fn right<B: Backend>(
+    speaker: &TextGenerator<'_, B>,
+    reader: &mut dyn Reader,
+    questions: &[Question],
+) -> anyhow::Result<Score> {
     let mut score = Score { right: 0, asked: questions.len() };
     for questions in questions.chunks(TEXTS_AT_ONCE) {
         let prompts: Vec<Vec<u32>> = questions.iter().map(|question| question.prompt.clone()).collect();
-        let completions = speaker.speak(&prompts, |_| ControlFlow::Continue(()))?;
+        let completions = speaker.speak_by(reader, &prompts, |_| ControlFlow::Continue(()))?;
         for (question, completion) in questions.iter().zip(completions) {
             score.right += usize::from(speaker.words(&completion.tokens)? == question.answer);
         }
@@ -136,17 +144,8 @@ fn right<B: Backend>(speaker: &TextGenerator<'_, B>, questions: &[Question]) -> 
 impl<I: Offloadable> Trainer<I> {
     pub(super) fn sample(&mut self) -> anyhow::Result<()> {
         self.optimizer.settle()?;
-        let (step, eval) = (self.session.progress.step, &self.session.config.eval);
-        let session = GatherSession::begin(self.optimizer.window.as_ref(), &mut self.ranks)?;
-        let inner = self.model.valid();
-        let seed = self.session.config.train.seed.wrapping_add(step);
-        let speaker = speaker(&inner.gpt, &self.session.data, eval, seed);
-        let texts = eval.prompts.len() + eval.questions.len();
-        let passes = most_passes(texts, eval.max_new_tokens);
-        let samples = session.end_after(passes, samples(&speaker, eval), &mut self.ranks)?;
-        if !self.ranks.leads() {
-            return Ok(());
-        }
+        let Some(samples) = self.spoken()? else { return Ok(()) };
+        let step = self.session.progress.step;
         let mut text = String::new();
 
         for sample in &samples {
@@ -168,5 +167,30 @@ impl<I: Offloadable> Trainer<I> {
             }
         }
         Ok(())
+    }
+
+    /// On rank 0. Stages repeat after a survivable loss of ranks.
+    fn spoken(&mut self) -> anyhow::Result<Option<Vec<Sample>>> {
+        let seed = self.session.config.train.seed.wrapping_add(self.session.progress.step);
+        while self.ranks.form_pipelines() {
+            let Session { config, data, .. } = &self.session;
+            let inner = self.model.valid();
+            let speaker = speaker(&inner.gpt, data, &config.eval, seed);
+            let speak = |reader: &mut dyn Reader| samples(&speaker, reader, &config.eval);
+            match spoken_by_stages(&inner, &mut self.ranks, speak) {
+                Err(error) => self.repeat_after(error)?,
+                spoken => return spoken,
+            }
+        }
+
+        let Session { config: Config { eval, .. }, data, .. } = &self.session;
+        let session = GatherSession::begin(self.optimizer.window.as_ref(), &mut self.ranks)?;
+        let inner = self.model.valid();
+        let speaker = speaker(&inner.gpt, data, eval, seed);
+        let texts = eval.prompts.len() + eval.questions.len();
+        let passes = most_passes(texts, eval.max_new_tokens);
+        let spoken = samples(&speaker, &mut WholeReader::new(&inner.gpt), eval);
+        let samples = session.end_after(passes, spoken, &mut self.ranks)?;
+        Ok(self.ranks.leads().then_some(samples))
     }
 }

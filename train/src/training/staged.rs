@@ -1,13 +1,16 @@
 //! Ranks that hold a stage each have the bits of one process.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
+use anyhow::bail;
 use burn::module::AutodiffModule;
 use burn_train::InferenceStep;
+use models::{Overflow, Reader, Request, Sampling, Stretch, WholeReader, generate_by};
 
-use super::pipeline::Measuring;
+use super::pipeline::{Measuring, spoken_by_stages};
 use super::sharded::{Training, trained};
 use super::whole_and_by_rows::{config, micro_batch};
 use crate::ranks::tests::on_each;
@@ -126,6 +129,62 @@ fn stages_measure_the_loss_of_one_process() {
         };
         let (one, two) = (measured(1), measured(2));
         assert_eq!(two, [one[0].clone(), one[0].clone()]);
+    }
+}
+
+#[test]
+fn stages_speak_the_words_of_one_process() {
+    let prompts = [vec![7, 8, 9, 10], vec![11], (1..40).collect()];
+    let spoken = |world: usize, settings: &[&str]| {
+        let config = config(&[&TWO[..], &["train.accumulate=4"], settings].concat());
+        on_each(world, |ranks| {
+            let (training, _) = Training::new(&config, ranks).steps(1..2);
+            let model = training.learner.valid();
+            let sampling = Sampling { seed: 3, ..Sampling::default() };
+            // Beyond the 16 positions of the model.
+            let request = Request { sampling, overflow: Overflow::Slide, ..Request::new(&prompts, 20) };
+            let speak = |reader: &mut dyn Reader| {
+                Ok(generate_by(reader, model.gpt.config(), &request, |_| ControlFlow::Continue(()))?)
+            };
+            if world == 1 {
+                return speak(&mut WholeReader::new(&model.gpt)).ok();
+            }
+            spoken_by_stages(&model, training.ranks, speak).expect("no failure")
+        })
+    };
+
+    let cases: [&[&str]; 4] = [
+        &[TIED],
+        &["model.compute=bf16", "memory.optimizer=device"],
+        &[TIED, "memory.stream=int8", "model.compute=bf16"],
+        &["memory.stream=fp8"],
+    ];
+    for settings in &cases[..suite::size().pick(2, 4, 4)] {
+        let one = spoken(1, settings).remove(0);
+        assert!(one.is_some());
+        for (world, more) in [(2, "ranks.pipeline=2"), (4, FOUR), (4, "ranks.pipeline=2")] {
+            let several = spoken(world, &[settings, &[more][..]].concat());
+            assert_eq!(several[0], one, "{settings:?} on {world} with {more}");
+            assert!(several[1..].iter().all(Option::is_none), "only rank 0 speaks");
+        }
+    }
+}
+
+#[test]
+fn a_failure_while_stages_speak_is_one_of_all_ranks_and_ends_no_later_work() {
+    let config = config(&[&TWO[..], &["train.accumulate=4"]].concat());
+    let said = on_each(4, |ranks| {
+        let (training, _) = Training::new(&config, ranks).steps(1..2);
+        let model = training.learner.valid();
+        let failed = spoken_by_stages::<_, ()>(&model, training.ranks, |_| bail!("no words"));
+        let spoken = spoken_by_stages(&model, training.ranks, |reader| {
+            Ok(reader.read(&[Stretch::from(&[1, 2][..])], 2)?.len())
+        });
+        (failed.expect_err("on all").to_string(), spoken.expect("it works again"))
+    });
+    assert_eq!(said[0], ("no words".to_owned(), Some(264)));
+    for (why, spoken) in &said[1..] {
+        assert!(why.contains("another rank failed") && spoken.is_none(), "{why}");
     }
 }
 

@@ -233,7 +233,7 @@ impl<I: Offloadable> Trainer<I> {
             }
             better = self.evaluate(events)?;
         }
-        let all_sample = self.optimizer.window.is_some();
+        let all_sample = self.optimizer.window.is_some() || self.ranks.form_pipelines();
         if due.sample && !all_sample {
             self.ranks.expect_work_of_lead();
         }

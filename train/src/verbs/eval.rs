@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use backend_offload::{Offload, Offloadable};
+use models::WholeReader;
 use runs::Trained;
 use runs::config::AlignKind;
 use runs::device::{self, Place, Setup, Work};
@@ -82,7 +83,10 @@ impl Work for Evaluating<'_> {
         let learner = Learner::new(gpt, &config);
         let evaluation = evaluate(&learner, &windows, &data.tokenizer, usize::MAX)?;
         let score = (config.quiz() > 0 && self.args.data.is_none())
-            .then(|| quiz(&learner.gpt, &data, config.quiz(), config.eval.max_new_tokens))
+            .then(|| {
+                let mut reader = WholeReader::new(&learner.gpt);
+                quiz(&learner.gpt, &mut reader, &data, config.quiz(), config.eval.max_new_tokens)
+            })
             .transpose()?;
 
         if self.args.json {

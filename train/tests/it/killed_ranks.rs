@@ -26,10 +26,10 @@ fn a_killed_rank_ends_the_run_and_its_checkpoint_resumes() {
 
 #[test]
 fn a_run_with_repeatedly_killed_ranks_ends_with_the_bits_of_an_undisturbed_one() {
-    kill_repeatedly(&[], suite::size().pick(1, 2, 50));
+    kill_repeatedly(&[], suite::size().pick(1, 2, 50), |tiny, settings| bits(&tiny.run("whole", settings)));
 }
 
-fn kill_repeatedly(settings: &[&str], usual: u64) {
+fn kill_repeatedly(settings: &[&str], usual: u64, undisturbed: impl Fn(&Tiny, &[&str]) -> [String; 2]) {
     if !losses_end_runs() {
         return;
     }
@@ -41,7 +41,7 @@ fn kill_repeatedly(settings: &[&str], usual: u64) {
     // Kills must precede the end.
     let steps = format!("train.steps={}", 40 * kills + 200);
     let settings = [&SHARED[..], settings, &[&steps, "checkpoint.every=2"]].concat();
-    let whole = bits(&tiny.run("whole", &settings));
+    let whole = undisturbed(&tiny, &settings);
     let restarts = (kills + 1).to_string();
     let mut command = tiny.command("run", &settings);
     let mut child = tiny.start(command.args(on("2")).args(["--restarts", &restarts]), "run");
@@ -87,14 +87,26 @@ mod full {
             "model.compute=bf16",
         ],
         &["memory.shard=states", "train.optimizer=muon"],
-        &["ranks.pipeline=2", "memory.optimizer=host", "eval.questions=[]"],
+        &["ranks.pipeline=2", "memory.optimizer=host"],
     ];
 
     #[test]
     #[ignore = "full: fifty-one kills"]
     fn killed_ranks_that_divide_a_model_end_with_the_bits_of_undisturbed_ones() {
         for settings in DIVIDED {
-            kill_repeatedly(&[settings, &["train.recompute=1", "model.n_layer=4"]].concat(), 17);
+            let settings = [settings, &["train.recompute=1", "model.n_layer=4"]].concat();
+            kill_repeatedly(&settings, 17, |tiny, settings| bits(&tiny.run("whole", settings)));
+        }
+    }
+
+    /// The weights depend on the number of ranks.
+    #[test]
+    #[ignore = "full: thirty-four kills"]
+    fn killed_ranks_end_their_rounds_with_the_bits_of_undisturbed_ones() {
+        for changes in ["f32", "one_bit"] {
+            let changes = format!("ranks.changes={changes}");
+            let settings = ["ranks.exchange=rarely", "ranks.round=3 steps", &changes];
+            kill_repeatedly(&settings, 17, |tiny, settings| tiny.run_on("2", "whole", settings));
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::program::{assert_success, json, stderr};
 use crate::ranks::{SHARED, has_mpi};
 use crate::tiny::{TIGHT, Tiny, bits, number};
 
-const STAGES: [&str; 4] = ["ranks.pipeline=2", "train.recompute=1", "model.n_layer=4", "eval.questions=[]"];
+const STAGES: [&str; 3] = ["ranks.pipeline=2", "train.recompute=1", "model.n_layer=4"];
 
 #[test]
 fn stages_evaluate_save_and_resume_as_one_process() {
@@ -22,11 +22,15 @@ fn stages_evaluate_save_and_resume_as_one_process() {
         &["train.optimizer=muon", "model.resid_pdrop=0.1", TIGHT],
         &["memory.optimizer=host", "train.optimizer=sgd", "model.longest_match=true", tied],
     ];
-    let looks = ["eval.every=2", "eval.sequences=3"];
-    let keys = ["step", "loss", "bits_per_byte", "sequences"];
+    let looks = ["eval.every=2", "eval.sequences=3", "eval.sample_every=2", "eval.temperature=1"];
+    let keys = ["step", "loss", "bits_per_byte", "sequences", "prompt", "text"];
     let seen = |run: &str| -> Vec<String> {
         let numbers = |record: &Value| keys.map(|key| record[key].to_string()).join(" ");
-        tiny.records(run, "eval").iter().map(numbers).collect()
+        ["eval", "sample"]
+            .iter()
+            .flat_map(|kind| tiny.records(run, kind))
+            .map(|record| numbers(&record))
+            .collect()
     };
 
     for (n, more) in cases[..suite::size().pick(1, 2, 4)].iter().enumerate() {
@@ -41,7 +45,24 @@ fn stages_evaluate_save_and_resume_as_one_process() {
         assert_eq!(bits(&again), bits(&one), "{more:?}");
         let (expected, found) = (seen(&whole), seen(&run));
         assert!(expected.iter().all(|line| found.contains(line)), "{more:?}: {found:?} for {expected:?}");
+        assert_eq!(expected.len(), 6, "three evaluations and three samples: {expected:?}");
     }
+}
+
+#[test]
+fn stages_answer_the_quiz_as_one_process() {
+    if !has_mpi() {
+        return;
+    }
+
+    let tiny = Tiny::new();
+    let settings =
+        [&SHARED[..], &STAGES, &["train.steps=1", "eval.quiz=3", "eval.max_new_tokens=6"]].concat();
+    let one = tiny.run("one", &settings);
+    let four = tiny.run_on("4", "four", &settings);
+    assert!(one["quiz"]["held_out"]["asked"] == 3, "{one}");
+    assert_eq!(four["quiz"], one["quiz"]);
+    assert_eq!(tiny.records("four", "quiz"), tiny.records("one", "quiz"));
 }
 
 #[test]
@@ -91,8 +112,6 @@ fn what_stages_cannot_do_is_refused_by_name() {
         ("memory.shard=states", "set `memory.shard` to false"),
         ("train.together=2", "set `train.together` to \"auto\""),
         (r#"train.freeze=["embedding"]"#, "set `train.freeze` to []"),
-        (r#"eval.questions=["Who?"]"#, "set `eval.questions` to []"),
-        ("eval.quiz=3", "set `eval.quiz` to 0"),
     ] {
         let said = refused(&[setting]);
         assert!(said.contains("`ranks.pipeline` = 2") && said.contains(way_out), "{setting}: {said}");

@@ -5,6 +5,7 @@
 
 mod measuring;
 mod schedule;
+mod speaking;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,12 +24,17 @@ use crate::data::MicroBatch;
 use crate::ranks::{Pipe, Ranks, Route};
 pub(super) use measuring::Measuring;
 use schedule::{Work, schedule};
+pub(crate) use speaking::spoken_by_stages;
 
 /// What crosses forward; its gradient has the next tag.
 const STREAM: u8 = 0;
 const EMBEDDED: u8 = 2;
 /// In an evaluation: the last stage has measured a batch.
 const MEASURED: u8 = 4;
+/// In sampling: what the stages read next, and the last one's logits.
+const ORDER: u8 = 5;
+const TEXTS: u8 = 6;
+const LOGITS: u8 = 7;
 
 #[derive(Debug, Clone, Copy)]
 struct Cut {

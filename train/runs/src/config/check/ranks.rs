@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Refusals;
-use crate::config::{Config, DataSource, ExchangeKind, PlacementKind, Round, ShardKind, Together};
+use crate::config::{Config, ExchangeKind, PlacementKind, Round, ShardKind, Together};
 
 impl Refusals {
     pub(super) fn ranks(&mut self, config: &Config) {
@@ -25,7 +25,7 @@ impl Refusals {
         }
     }
 
-    fn pipeline(&mut self, Config { ranks, memory, train, eval, data, model, .. }: &Config) {
+    fn pipeline(&mut self, Config { ranks, memory, train, model, .. }: &Config) {
         let stages = ranks.pipeline;
         self.unless(stages > 0, "ranks.pipeline", stages, "at least 1");
         if stages <= 1 {
@@ -71,15 +71,6 @@ impl Refusals {
         );
         refuse(train.lora.is_some(), "train.lora", "trains whole stages; leave out `train.lora`");
         refuse(!train.freeze.is_empty(), "train.freeze", "trains whole stages; set `train.freeze` to []");
-        let samples =
-            "leaves no rank all weights to speak with; `train sample` speaks with a checkpoint; set";
-        for (key, asks) in
-            [("eval.prompts", !eval.prompts.is_empty()), ("eval.questions", !eval.questions.is_empty())]
-        {
-            refuse(asks, key, &format!("{samples} `{key}` to []"));
-        }
-        let asks = data.source == DataSource::Dialogues && eval.quiz > 0;
-        refuse(asks, "eval.quiz", &format!("{samples} `eval.quiz` to 0"));
     }
 
     fn rarely(&mut self, Config { ranks, memory, .. }: &Config) {
