@@ -283,6 +283,11 @@ impl Exchange {
         Ok(loss)
     }
 
+    /// Whether each rank has a state of its own to save.
+    pub(super) fn keeps_own(&self) -> bool {
+        matches!(self, Self::OneBit(_) | Self::Periodic(_))
+    }
+
     pub(crate) fn save_state(
         &self,
         run: &Path,

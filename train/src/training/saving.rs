@@ -85,6 +85,7 @@ impl<I: Offloadable> Trainer<I> {
         self.settle_save_or_say();
         let begun = Instant::now();
         self.optimizer.settle()?;
+        self.save_own()?;
         let step = self.session.progress.step;
         let best_before = self.session.progress.best;
         let is_best = better.is_some();
@@ -108,7 +109,6 @@ impl<I: Offloadable> Trainer<I> {
         });
 
         self.saver.sealing = Some(sealing.or_else(|error| self.no_checkpoint(step, best_before, error))?);
-        self.save_own();
         Ok(())
     }
 
@@ -152,7 +152,7 @@ impl<I: Offloadable> Trainer<I> {
 
     /// Writes what only this rank has into the checkpoint that rank 0 saves.
     pub(super) fn write_parts(&mut self) -> anyhow::Result<()> {
-        self.save_own();
+        self.save_own()?;
         let Some(parts) = Parts::list(&mut self.optimizer, &mut self.ranks)? else { return Ok(()) };
         self.ranks.expect_work_of_lead();
         let Some(places) = parts::announced(&mut self.ranks)? else { return Ok(()) };
@@ -229,15 +229,23 @@ impl<I: Offloadable> Trainer<I> {
         Err(error.context(format!("step {step}: no checkpoint was saved")))
     }
 
-    /// A checkpoint is whole without this rank's file.
-    fn save_own(&self) {
-        let progress = &self.session.progress;
+    /// Before the checkpoint has its name: a run that loses a rank meanwhile resumes from the one before, with all files.
+    /// A checkpoint is whole without a file that could not be written.
+    fn save_own(&mut self) -> anyhow::Result<()> {
+        if !self.exchange.keeps_own() {
+            return Ok(());
+        }
+        let Session { progress, config, .. } = &self.session;
         let at = SavedAt { step: progress.step, losses: &progress.losses };
         let moments = snapshot::moments(&self.optimizer);
         let saved = self.exchange.save_state(self.run_of_lead(), at, moments, &self.ranks);
         if let Err(error) = saved {
             eprintln!("rank {}: {error:#}; training continues", self.ranks.rank());
         }
+        self.ranks.expect_work(time_to_write(config));
+        self.ranks.all(true)?;
+        self.ranks.expect_work_of_lead();
+        Ok(())
     }
 
     pub(super) fn save_or_end(&mut self, better: Option<Best>) -> anyhow::Result<()> {

@@ -1,9 +1,13 @@
 //! Ranks that exchange weights once per round: few bytes, equal weights for evaluations and saves, exact resumes.
 
 use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::process::Signal;
 
 use crate::program::{assert_code, assert_success, json, stderr};
-use crate::ranks::{SHARED, has_mpi};
+use crate::ranks::{SHARED, has_mpi, set, signal};
 use crate::tiny::{TIGHT, Tiny, bits};
 
 const RARELY: [&str; 2] = ["ranks.exchange=rarely", "ranks.round=3 steps"];
@@ -144,6 +148,39 @@ fn a_run_resumes_with_what_each_rank_has_to_the_bits_of_an_uninterrupted_one() {
 
     let (_, said) = tiny.resume_with_log("1", sixth, &["train.steps=7"]);
     assert!(!said.contains("momentum"), "{said}");
+}
+
+/// Else a run that loses a rank in time would resume without what the rank had.
+#[test]
+fn a_checkpoint_has_its_name_only_once_all_ranks_have_saved_their_own() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let settings = [RARELY[0], "ranks.round=1 steps", "checkpoint.keep_last=2", ONE_BIT];
+    let mut child = tiny.start_on(
+        "2",
+        "run",
+        &["--set", "checkpoint.every=1"].iter().copied().chain(set(&settings)).collect::<Vec<_>>(),
+    );
+    let processes = tiny.processes("run");
+    for stop in 1..=suite::size().pick(20, 40, 100) {
+        signal(Signal::STOP, processes[1]);
+        // Rank 0 comes to its next meeting, where it waits.
+        sleep(Duration::from_millis(200));
+        let folder = fs::read_dir(tiny.join("run/checkpoints")).expect("a folder");
+        let names = folder.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"));
+        for step in names.filter_map(|name| name.strip_prefix("step-")?.parse::<u64>().ok()) {
+            for own in ["0/own-weights", "0/residuals", "1/own-weights", "1/residuals", "1/moments"] {
+                let own = format!("run/ranks/{own}-{step:08}");
+                assert!(tiny.join(&own).exists(), "stop {stop}: there is a checkpoint, but no {own}");
+            }
+        }
+        signal(Signal::CONT, processes[1]);
+        sleep(Duration::from_millis(stop * 7 % 50));
+    }
+    signal(Signal::TERM, processes[0]);
+    assert_eq!(tiny.ended(&mut child, "run"), Some(3), "{}", tiny.log("run"));
 }
 
 #[test]

@@ -59,8 +59,10 @@ fn stages_answer_the_quiz_as_one_process() {
     let settings =
         [&SHARED[..], &STAGES, &["train.steps=1", "eval.quiz=3", "eval.max_new_tokens=6"]].concat();
     let one = tiny.run("one", &settings);
-    let four = tiny.run_on("4", "four", &settings);
-    assert!(one["quiz"]["held_out"]["asked"] == 3, "{one}");
+    let output = tiny.attempt_on("4", "four", &settings);
+    assert_success(&output);
+    let four = json(&output);
+    assert_eq!(one["quiz"]["held_out"]["asked"], 3, "{one}");
     assert_eq!(four["quiz"], one["quiz"]);
     assert_eq!(tiny.records("four", "quiz"), tiny.records("one", "quiz"));
 }
