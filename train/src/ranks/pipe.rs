@@ -15,7 +15,10 @@ use exchange::{Engine, Message};
 use super::background_sums::Returned;
 use super::{LEFT, Ranks};
 
+/// Time between two looks while a message leaves, while one is expected, and else. More would take time from computing
+/// where a rank has one core.
 const LOOK: Duration = Duration::from_micros(50);
+const EXPECTING_LOOK: Duration = Duration::from_micros(300);
 const IDLE_LOOK: Duration = Duration::from_millis(1);
 
 pub(crate) struct Pipe {
@@ -71,7 +74,11 @@ fn carried(
 ) -> exchange::Result<()> {
     let mut expected = 0;
     loop {
-        let look = if expected > 0 || engine.is_sending() { LOOK } else { IDLE_LOOK };
+        let look = match (engine.is_sending(), expected) {
+            (true, _) => LOOK,
+            (false, 0) => IDLE_LOOK,
+            (false, _) => EXPECTING_LOOK,
+        };
         match calls.recv_timeout(look) {
             Ok(Call::Send(to, bytes)) => engine.send(to, bytes)?,
             Ok(Call::Expect(from, len)) => {
