@@ -48,7 +48,7 @@ mod full {
     #[ignore = "full: tunes kernels for minutes"]
     fn stages_on_gpus_end_with_the_bits_of_one() {
         let tied = "model.tie_word_embeddings=true";
-        for more in [&[][..], &[tied, "memory.optimizer=host"]] {
+        for more in [&[r#"eval.questions=["Who?"]"#][..], &[tied, "memory.optimizer=host"]] {
             let tiny = Tiny::new();
             let settings = [
                 &["train.accumulate=3", "train.recompute=1", "ranks.pipeline=2", "model.n_layer=2"][..],
@@ -57,6 +57,7 @@ mod full {
             .concat();
             let Some(two) = trained(&tiny, "2", &settings) else { return };
             assert_eq!(Some(two), trained(&tiny, "1", &settings), "{more:?}");
+            assert_eq!(tiny.records("2", "sample"), tiny.records("1", "sample"), "{more:?}");
         }
     }
 }
