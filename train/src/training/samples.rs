@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
-use backend_offload::Offloadable;
+use backend_offload::{Managed, Offloadable};
 use burn::module::AutodiffModule;
 use burn::tensor::backend::Backend;
 use models::{Gpt, Reader, Sampling, WholeReader};
@@ -14,9 +14,10 @@ use serde_json::json;
 use tokenizer::{Message, Role};
 
 use super::pipeline::spoken_by_stages;
-use super::{Session, Trainer};
+use super::{Learner, Session, Trainer};
 use crate::data::{Data, Question, questions};
-use crate::optimizer::GatherSession;
+use crate::optimizer::{GatherSession, WeightWindow};
+use crate::ranks::Ranks;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Sample {
@@ -172,25 +173,38 @@ impl<I: Offloadable> Trainer<I> {
     /// On rank 0. Stages repeat after a survivable loss of ranks.
     fn spoken(&mut self) -> anyhow::Result<Option<Vec<Sample>>> {
         let seed = self.session.config.train.seed.wrapping_add(self.session.progress.step);
-        while self.ranks.form_pipelines() {
-            let Session { config, data, .. } = &self.session;
+        loop {
+            let Session { config: Config { eval, .. }, data, .. } = &self.session;
             let inner = self.model.valid();
-            let speaker = speaker(&inner.gpt, data, &config.eval, seed);
-            let speak = |reader: &mut dyn Reader| samples(&speaker, reader, &config.eval);
-            match spoken_by_stages(&inner, &mut self.ranks, speak) {
-                Err(error) => self.repeat_after(error)?,
+            let speaker = speaker(&inner.gpt, data, eval, seed);
+            let passes = most_passes(eval.prompts.len() + eval.questions.len(), eval.max_new_tokens);
+            let speak = |reader: &mut dyn Reader| samples(&speaker, reader, eval);
+            let window = self.optimizer.window.as_ref();
+            match spoken_by_ranks(&inner, (window, passes), &mut self.ranks, speak) {
+                Err(error) if self.ranks.form_pipelines() => self.repeat_after(error)?,
                 spoken => return spoken,
             }
         }
-
-        let Session { config: Config { eval, .. }, data, .. } = &self.session;
-        let session = GatherSession::begin(self.optimizer.window.as_ref(), &mut self.ranks)?;
-        let inner = self.model.valid();
-        let speaker = speaker(&inner.gpt, data, eval, seed);
-        let texts = eval.prompts.len() + eval.questions.len();
-        let passes = most_passes(texts, eval.max_new_tokens);
-        let spoken = samples(&speaker, &mut WholeReader::new(&inner.gpt), eval);
-        let samples = session.end_after(passes, spoken, &mut self.ranks)?;
-        Ok(self.ranks.leads().then_some(samples))
     }
+}
+
+/// Whether other ranks than rank 0 take part when it speaks, since each has weights of its own.
+pub(crate) fn all_speak<I: Backend>(window: Option<&WeightWindow<I>>, ranks: &Ranks) -> bool {
+    window.is_some() || ranks.form_pipelines()
+}
+
+/// What `speak` returns on rank 0; `None` on others. It takes at most `passes` if ranks gather weights.
+pub(crate) fn spoken_by_ranks<I: Managed, T>(
+    learner: &Learner<I>,
+    (window, passes): (Option<&WeightWindow<I>>, usize),
+    ranks: &mut Ranks,
+    speak: impl FnOnce(&mut dyn Reader) -> anyhow::Result<T>,
+) -> anyhow::Result<Option<T>> {
+    if ranks.form_pipelines() {
+        return spoken_by_stages(learner, ranks, speak);
+    }
+    let session = GatherSession::begin(window, ranks)?;
+    let spoken = speak(&mut WholeReader::new(&learner.gpt));
+    let spoken = session.end_after(passes, spoken, ranks)?;
+    Ok(ranks.leads().then_some(spoken))
 }

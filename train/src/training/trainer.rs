@@ -16,6 +16,7 @@ use super::due::{self, Due};
 use super::exchange::{self, Met, Pass, RoundEnd};
 use super::learner::Model;
 use super::metrics::Metrics;
+use super::samples::all_speak;
 use super::saving::Saver;
 use super::session::Best;
 use super::strategy::{Display, Events, Tape};
@@ -233,7 +234,7 @@ impl<I: Offloadable> Trainer<I> {
             }
             better = self.evaluate(events)?;
         }
-        let all_sample = self.optimizer.window.is_some() || self.ranks.form_pipelines();
+        let all_sample = all_speak(self.optimizer.window.as_ref(), &self.ranks);
         if due.sample && !all_sample {
             self.ranks.expect_work_of_lead();
         }

@@ -24,7 +24,7 @@ use crate::data::MicroBatch;
 use crate::ranks::{Pipe, Ranks, Route};
 pub(super) use measuring::Measuring;
 use schedule::{Work, schedule};
-pub(crate) use speaking::spoken_by_stages;
+pub(super) use speaking::spoken_by_stages;
 
 /// What crosses forward; its gradient has the next tag.
 const STREAM: u8 = 0;

@@ -11,7 +11,7 @@ use super::{Cut, LOGITS, Line, ORDER, TEXTS, send, tensor};
 use crate::ranks::{Pipe, Ranks};
 
 /// What `speak` returns on rank 0; `None` on others. If it fails, all ranks fail.
-pub(crate) fn spoken_by_stages<B: Backend, T>(
+pub(in crate::training) fn spoken_by_stages<B: Backend, T>(
     learner: &Learner<B>,
     ranks: &mut Ranks,
     speak: impl FnOnce(&mut dyn Reader) -> anyhow::Result<T>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use backend_offload::{Offload, Offloadable, Stats, stats, trim};
 use burn_train::Interrupter;
-use models::{Footprint, Reader, WholeReader};
+use models::{Footprint, Reader};
 use runs::config::{Amount, Config, PlacementKind};
 use runs::device::Place;
 use runs::directory::{Lock, RunDirectory};
@@ -219,7 +219,7 @@ impl Part<'_> {
 
         outcome.ranks.must_have_same_weights(&summary.weights_sha256)?;
         let (Some((plan, _)), args, run) = (&self.planned, self.args, &self.directory.path) else {
-            let all_speak = outcome.window.is_some() || outcome.ranks.form_pipelines();
+            let all_speak = training::all_speak(outcome.window.as_ref(), &outcome.ranks);
             if all_speak && outcome.ending == Ending::Done {
                 // As on rank 0, it fails no run.
                 let _score = quiz::<I>(outcome);
@@ -426,15 +426,9 @@ fn quiz<I: Offloadable>(outcome: &mut Outcome<I>) -> anyhow::Result<Option<train
 
     let (count, length) = (config.quiz(), config.eval.max_new_tokens);
     let ask = |reader: &mut dyn Reader| training::quiz(&learner.gpt, reader, data, count, length);
-    let score = if ranks.form_pipelines() {
-        training::spoken_by_stages(learner, ranks, ask)?
-    } else {
-        let gathering = GatherSession::begin(window.as_ref(), ranks)?;
-        let score = ask(&mut WholeReader::new(&learner.gpt));
-        let passes = 2 * training::most_passes(count, length);
-        Some(gathering.end_after(passes, score, ranks)?)
-    };
-    if let Some(score) = score.filter(|_| ranks.leads()) {
+    let passes = 2 * training::most_passes(count, length);
+    let score = training::spoken_by_ranks(learner, (window.as_ref(), passes), ranks, ask)?;
+    if let Some(score) = score {
         let mut record = json!(score);
         record["step"] = json!(session.progress.step);
         journal.write("quiz", &record)?;
