@@ -161,7 +161,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
                     self.device.failures.small.heal(&descriptor.handle);
                 }
                 let (handle, len) = (descriptor.handle.clone(), bytes.len() as u64);
-                match self.device.write_inside(descriptor, bytes, stream) {
+                match self.device.write_in_line(descriptor, bytes, stream) {
                     Ok(()) => self.paging.counts().bytes_written += len,
                     Err(error) => {
                         let error = self.new_failure(Arc::new(error), stream);
@@ -208,7 +208,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.clear_failure_if_whole(id, &descriptor);
         self.device.make_physical(&mut descriptor.handle, Named::Block(id));
         let len = bytes.len() as u64;
-        let written = self.device.write_inside(descriptor, bytes, stream);
+        let written = self.device.write_in_line(descriptor, bytes, stream);
         self.wrote(id);
         written?;
         self.paging.counts().bytes_written += len;
@@ -390,6 +390,9 @@ impl<R: InnerRuntime> CubeDevice<R> {
             let buffer = self.buffers.get(id);
             let device = buffer.device.clone().expect("made resident before");
             let device = Handle::from_memory(device, buffer.stream, buffer.size);
+            // Later users wait for one copy: it follows that of another view.
+            let earlier = self.buffers.get_mut(id).copy.take();
+            self.order_after_copy(stream, earlier).map_err(copy_error)?;
             let started = self.copies.start_read(&mut self.inner, (device, rows, index), host);
             let (copy, reading) = started.map_err(copy_error)?;
             self.buffers.get_mut(id).copy = Some(copy);
@@ -406,6 +409,22 @@ impl<R: InnerRuntime> CubeDevice<R> {
         R::stream_error(&mut self.inner, stream).map_or(Ok(()), |error| {
             Err(OffloadError::LaunchFailed { operation: WRITE.to_owned(), message: error.to_string() })
         })
+    }
+
+    /// The runtime holds lent memory until its next launches.
+    fn write_in_line(
+        &mut self,
+        descriptor: CopyDescriptor,
+        bytes: Bytes,
+        stream: StreamId,
+    ) -> Result<(), OffloadError> {
+        let may_be_lent = matches!(bytes.property(), AllocationProperty::Pinned);
+        let len = bytes.len() as u64;
+        self.write_inside(descriptor, bytes, stream)?;
+        if may_be_lent {
+            self.hold_until_flushed(len, stream);
+        }
+        Ok(())
     }
 
     pub(super) fn write_inside(

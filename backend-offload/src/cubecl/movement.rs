@@ -81,6 +81,12 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
     }
 
+    pub(super) fn hold_until_flushed(&mut self, bytes: u64, stream: StreamId) {
+        if self.streams.queued_upload(stream, bytes) {
+            self.release_uploads(stream);
+        }
+    }
+
     /// The runtime keeps the last two batches' host bytes, hence two flushes.
     fn release_uploads(&mut self, stream: StreamId) {
         self.streams.flushed_uploads(stream);
@@ -159,10 +165,25 @@ impl<R: InnerRuntime> CubeDevice<R> {
         id: BlockId,
         copies: bool,
     ) -> Result<Progress, MoveFailure> {
-        let buffer = self.buffers.get_mut(id);
+        let arriving = self.buffers.get_mut(id).copy.take();
+        let evicted = self.evict_after(arriving, paging, (token, id), copies);
+        if evicted.is_err() {
+            // It stays, and its next user waits for what arrives.
+            self.buffers.get_mut(id).copy = arriving;
+        }
+        evicted
+    }
+
+    fn evict_after(
+        &mut self,
+        arriving: Option<CopyId>,
+        paging: &mut Paging,
+        (token, id): (Token, BlockId),
+        copies: bool,
+    ) -> Result<Progress, MoveFailure> {
+        let buffer = self.buffers.get(id);
         let device = buffer.device.clone().expect("a victim is on the device");
         let (stream, size, last_use) = (buffer.stream, buffer.size, buffer.last_use);
-        let arriving = buffer.copy.take();
 
         if !copies {
             self.note_last_use((&device, stream, size), last_use, arriving);
@@ -214,9 +235,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
         }
         let device = self.buffers.get(id).device.clone().expect(TAKEN);
         self.copy_in(&device, stream, &copy)?;
-        if self.streams.queued_upload(stream, copy.bytes().len() as u64) {
-            self.release_uploads(stream);
-        }
+        self.hold_until_flushed(copy.bytes().len() as u64, stream);
         Ok(Progress::Landed)
     }
 }

@@ -220,7 +220,7 @@ impl<'a, D: Device> Attempt<'a, D> {
                 let bytes = self.paging.bytes_of(block)?;
                 let token = self.paging.pager.started(step)?;
                 let tiers = &mut self.paging.tiers;
-                if let Err(error) = caught(|| Ok(tiers.load(block, bytes)?)) {
+                if let Err(error) = caught(|| Ok(tiers.load(block)?)) {
                     let room = self.paging.tiers.rooms().host;
                     self.paging.pager.ended(token, false)?;
                     self.paging.cancel_ahead();

@@ -5,6 +5,7 @@
 
 use super::attempt::{Attempt, Halt};
 use super::{Device, Paging};
+use crate::error::OffloadError;
 use crate::journal::TARGET;
 use crate::tiers::Tiers;
 use pager::{BlockId, Link, Step};
@@ -95,14 +96,14 @@ impl<D: Device> Attempt<'_, D> {
         if self.device.forget_if_dead(self.paging, block) {
             return Ok(true);
         }
-        let bytes = self.paging.bytes_of(block)?;
         let Paging { pager, tiers, .. } = &mut *self.paging;
+        let moved = |error: OffloadError| Halt::Move(error.into());
         let token = match pager.loading() {
             Some((token, _)) => token,
-            None if !tiers.begin_load(block, bytes) => return Ok(false),
+            None if !tiers.begin_load(block).map_err(moved)? => return Ok(false),
             None => pager.started(Step::LoadAhead { block })?,
         };
-        if !tiers.load_ahead(block).map_err(|error| Halt::Move(error.into()))? {
+        if !tiers.load_ahead(block).map_err(moved)? {
             return Ok(false);
         }
         self.complete(token, Ok(()))?;

@@ -98,6 +98,8 @@ impl Books {
 
     pub(super) fn grant(&mut self, len: usize, wants_pinned: bool, freed: &mut Vec<Slab>) -> Option<Granted> {
         let bytes = len as u64;
+        // A driver refuses no bytes, which says nothing of more.
+        let wants_pinned = wants_pinned && len > 0;
         if !self.limit.allows_more(self.in_use, bytes) {
             return None;
         }

@@ -153,10 +153,10 @@ impl Tiers {
     }
 
     /// False without host memory.
-    pub fn begin_load(&mut self, block: BlockId, len: u64) -> bool {
-        let draft = self.draft(len as usize).ok();
+    pub fn begin_load(&mut self, block: BlockId) -> Result<bool, OffloadError> {
+        let draft = self.draft(self.spilled(block)?.len()).ok();
         self.loading = draft.map(|draft| (block, draft, Landing::default()));
-        self.loading.is_some()
+        Ok(self.loading.is_some())
     }
 
     /// Does not wait. True once the block is on the host; the disk keeps its copy.
@@ -178,11 +178,15 @@ impl Tiers {
         self.spilled.get(&block).ok_or_else(|| missing("loading a block", block, "it is not on the disk"))
     }
 
-    pub fn load(&mut self, block: BlockId, len: u64) -> Result<(), OffloadError> {
+    /// As many bytes as were written: a buffer may be shorter than its block.
+    pub fn load(&mut self, block: BlockId) -> Result<(), OffloadError> {
         let begun = self.loading.take_if(|(id, ..)| *id == block);
         let (mut draft, landing) = match begun {
             Some((_, draft, landing)) => (draft, landing),
-            None => (self.draft(len as usize).map_err(|_| self.refused(len))?, Landing::default()),
+            None => {
+                let len = self.spilled(block)?.len();
+                (self.draft(len).map_err(|_| self.refused(len as u64))?, Landing::default())
+            }
         };
         self.spilled(block)?.read_rest(&mut draft, landing)?;
         let copy = self.seal(draft.seal());
@@ -381,13 +385,13 @@ mod tests {
         for _ in 0..2 {
             tiers.spill(BLOCK).expect("room");
             assert_eq!(tiers.pool().room(), Limit::bytes(100));
-            tiers.load(BLOCK, 40).expect("as it was written");
+            tiers.load(BLOCK).expect("as it was written");
         }
         assert_eq!(disk.usage().peak, ALIGNMENT, "a second one would take another page");
         assert!(tiers.edit(BLOCK, 40, Share::Part, |bytes| bytes[0] = 4));
         assert_eq!(disk.usage().in_use, 0);
         tiers.spill(BLOCK).expect("room");
-        tiers.load(BLOCK, 40).expect("as it was written");
+        tiers.load(BLOCK).expect("as it was written");
         assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes()[..2], [4, 3]);
     }
 
@@ -411,7 +415,7 @@ mod tests {
 
         tiers.spill(BLOCK).expect("room");
         assert_eq!(disk.usage().in_use, taken, "it went on where it was");
-        tiers.load(BLOCK, len as u64).expect("as it was written");
+        tiers.load(BLOCK).expect("as it was written");
 
         let mut expected = vec![0; len];
         numbered(&mut expected);
@@ -443,8 +447,10 @@ mod tests {
         let mut tiers = tiers().above(in_memory(3));
         assert!(tiers.edit(BLOCK, 40, Share::Whole, |bytes| bytes.fill(3)));
         tiers.spill(BLOCK).expect("room");
-        assert!(!tiers.begin_load(BLOCK, 101), "the host has less");
-        assert!(tiers.begin_load(BLOCK, 40));
+        let taken = tiers.draft(61).expect("it is free");
+        assert!(!tiers.begin_load(BLOCK).expect("it is on the disk"), "the host has less");
+        drop(taken);
+        assert!(tiers.begin_load(BLOCK).expect("it is on the disk"));
         assert_eq!(tiers.pool().room(), Limit::bytes(60));
         assert!(tiers.get(BLOCK).is_none());
         load_to_the_end(&mut tiers);
@@ -459,15 +465,15 @@ mod tests {
         let mut tiers = tiers().above(in_memory(3));
         assert!(tiers.edit(BLOCK, 40, Share::Whole, |bytes| bytes.fill(3)));
         tiers.spill(BLOCK).expect("room");
-        assert!(tiers.begin_load(BLOCK, 40) && tiers.cancel_ahead());
+        assert!(tiers.begin_load(BLOCK).expect("it is on the disk") && tiers.cancel_ahead());
         assert_eq!(tiers.pool().room(), Limit::bytes(100));
-        assert!(tiers.begin_load(BLOCK, 40));
+        assert!(tiers.begin_load(BLOCK).expect("it is on the disk"));
         let rest = tiers.draft(60).expect("it is free");
-        tiers.load(BLOCK, 40).expect("as it was written");
+        tiers.load(BLOCK).expect("as it was written");
         drop(rest);
         assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes(), [3; 40]);
         tiers.spill(BLOCK).expect("for free");
-        assert!(tiers.begin_load(BLOCK, 40));
+        assert!(tiers.begin_load(BLOCK).expect("it is on the disk"));
         assert!(tiers.edit(BLOCK, 40, Share::Part, |bytes| bytes[0] = 4));
         assert_eq!((tiers.loading(), tiers.pool().room()), (None, Limit::bytes(60)));
         assert_eq!(tiers.get(BLOCK).expect("edited").bytes()[..2], [4, 3]);

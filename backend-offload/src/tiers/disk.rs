@@ -369,7 +369,6 @@ impl Spilled {
         })
     }
 
-    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.len
     }

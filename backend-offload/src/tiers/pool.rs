@@ -325,6 +325,16 @@ mod tests {
     }
 
     #[test]
+    fn no_bytes_are_never_locked_and_refuse_nothing_to_others() {
+        let some = |len, live| locked(len, live).filter(|_| len > 0);
+        let pool = HostPool::new(HUNDRED, HUNDRED);
+        let draft = |len| pool.draft(len, SlabSource::Pinned(some)).map(Draft::seal);
+        assert_eq!(draft(0).map(|none| none.bytes().len()), Some(0));
+        assert!(draft(40).expect("within both").is_pinned());
+        assert_eq!(pool.usage().pageable_fallbacks, 0);
+    }
+
+    #[test]
     fn page_locked_memory_has_a_limit_of_its_own_and_ordinary_memory_serves_beyond() {
         let pool = HostPool::new(HUNDRED, Limit::bytes(40));
         let draft = |len| pool.draft(len, SlabSource::Pinned(locked)).map(Draft::seal);

@@ -385,7 +385,7 @@ fn no_block_spills_for_room_that_the_disk_cannot_provide() {
     for block in blocks {
         adapter.write_from_host(block);
     }
-    assert!(adapter.paging.tiers.begin_load(loaded, 6000), "there is room for it");
+    assert!(adapter.paging.tiers.begin_load(loaded).expect("it is on the disk"), "there is room for it");
     adapter.paging.pager.started(Step::LoadAhead { block: loaded }).expect("it is on the disk");
     adapter.check();
 
@@ -417,10 +417,8 @@ fn under_way(adapter: &mut FakeAdapter, blocks: &[BlockId]) -> BlockId {
     let place = |id: BlockId| adapter.paging.pager.get(id).map(Block::place);
     let on_disk = |id: &BlockId| place(*id) == Some(Place::Away(Tier::Disk));
     let on_disk: Vec<_> = blocks.iter().copied().filter(on_disk).collect();
-    assert!(
-        adapter.paging.tiers.begin_load(on_disk[0], adapter.bytes(on_disk[0]) as u64),
-        "there is room for it"
-    );
+    let begun = adapter.paging.tiers.begin_load(on_disk[0]);
+    assert!(begun.expect("it is on the disk"), "there is room for it");
     adapter.paging.pager.started(Step::LoadAhead { block: on_disk[0] }).expect("it is on the disk");
     adapter.check();
     on_disk[1]

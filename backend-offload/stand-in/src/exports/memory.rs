@@ -107,6 +107,9 @@ impl Driver {
 pub extern "C" fn cuMemHostAlloc(out: Out<u64>, size: usize, _flags: c_uint) -> Status {
     _ = current_device("cuMemHostAlloc");
     call("cuMemHostAlloc", CallKind::Other, |driver| {
+        if size == 0 {
+            return Err(Status::InvalidValue);
+        }
         let Some(start) = driver.pinned.allocate(size as u64) else {
             report::count(|counters| counters.pinned.refused += 1);
             driver.timeline.charge_bytes(0, |memory| memory.page_lock);

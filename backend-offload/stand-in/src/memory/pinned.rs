@@ -38,7 +38,6 @@ impl PinnedMemory {
 
     /// `None` beyond the limit.
     pub(crate) fn allocate(&mut self, size: u64) -> Option<u64> {
-        let size = size.max(1);
         if size > self.limit - self.used {
             return None;
         }

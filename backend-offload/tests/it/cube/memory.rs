@@ -2,7 +2,8 @@
 
 use super::{Machine, Plain, Spilling, Target, children, counted, promises};
 use crate::child::Facts;
-use backend_offload::{OffloadConfig, OffloadRuntime, Stats, Tier, largest_holders, stats, trim};
+use crate::folders;
+use backend_offload::{Budget, OffloadConfig, OffloadRuntime, Stats, Tier, largest_holders, stats, trim};
 use burn::prelude::*;
 use burn::tensor::TensorData;
 use cubecl_core::Runtime;
@@ -13,6 +14,7 @@ children! {
     "cube/evicted io" => evicted_io,
     "cube/refusals" => refusals,
     "cube/devices" => devices,
+    "cube/devices above a disk" => devices_above_a_disk,
     "cube/streams" => streams,
     "cube/usage" => usage,
     "cube/uploads" => uploads,
@@ -28,6 +30,7 @@ promises! {
         tensors_on_the_host_are_read_and_written_there: Every,
         an_operation_that_cannot_run_is_reported_and_disturbs_no_other: Every,
         tensors_move_between_devices_that_each_have_their_budget: Every,
+        tensors_from_another_device_come_back_from_the_disk: One,
         tensors_used_by_several_streams_keep_their_values: Every,
         tensors_that_fit_take_the_allocations_of_the_plain_runtime: Every,
         bytes_uploaded_to_streams_that_never_launch_are_released: One,
@@ -46,6 +49,7 @@ promises! {
     }
     full {
         training_run_after_run_leaves_usage_flat,
+        tensors_from_another_device_come_back_from_the_disk,
         tensors_used_by_several_streams_keep_their_values,
         bytes_uploaded_to_streams_that_never_launch_are_released,
     }
@@ -55,7 +59,7 @@ const MIB: u64 = 1 << 20;
 
 fn budget<T: Target>(device: &T::Device, bytes: u64) {
     OffloadConfig::new()
-        .device_budget(backend_offload::Budget::Bytes(bytes))
+        .device_budget(Budget::Bytes(bytes))
         .max_bindings(3)
         .install::<Plain<T>>(device)
         .expect("installs");
@@ -191,6 +195,30 @@ fn devices<T: Target>(_: &Facts) -> Facts {
 
 fn tensors_move_between_devices_that_each_have_their_budget(machine: &Machine) {
     machine.run(machine.child("cube/devices"));
+}
+
+/// A received tensor lacks the padding behind its last row.
+fn devices_above_a_disk<T: Target>(_: &Facts) -> Facts {
+    let [one, two] = T::devices();
+    for device in [&one, &two] {
+        let config =
+            OffloadConfig::new().device_budget(Budget::Bytes(2 * MIB)).host_budget(Budget::Bytes(2 * MIB));
+        let config = config.disk(folders::target(), Budget::Bytes(64 * MIB)).max_bindings(3);
+        config.install::<Plain<T>>(device).expect("installs");
+    }
+    let made = |n: usize| Tensor::<Spilling<T>, 2>::full([100_000, 1], n as f32, &one) + 0.0;
+    let there: Vec<_> = (0..16).map(|n| made(n).to_device(&two)).collect();
+    for (n, tensor) in there.into_iter().enumerate() {
+        let read = (tensor + 1.0).try_into_data().expect("it comes back");
+        assert!(read.iter::<f32>().all(|value| value.to_bits() == (n as f32 + 1.0).to_bits()));
+    }
+    let second = stats::<Plain<T>>(&two);
+    assert!(second.bytes_to_disk > 0 && second.bytes_from_disk > 0, "{second:?}");
+    Facts::default()
+}
+
+fn tensors_from_another_device_come_back_from_the_disk(machine: &Machine) {
+    machine.run(machine.child("cube/devices above a disk"));
 }
 
 fn streams<T: Target>(parameters: &Facts) -> Facts {
@@ -373,7 +401,7 @@ fn tensors_without_elements_take_nothing_from_others(machine: &Machine) {
 
 fn restores<T: Target>(_: &Facts) -> Facts {
     let device = T::device();
-    let config = OffloadConfig::new().device_budget(backend_offload::Budget::Bytes(4 * MIB)).overlap(false);
+    let config = OffloadConfig::new().device_budget(Budget::Bytes(4 * MIB)).overlap(false);
     config.install::<Plain<T>>(&device).expect("installs");
     let tensors: Vec<_> = (0..8).map(|n| mebibyte::<T>(n as f32, &device)).collect();
     for tensor in tensors.iter().chain(&tensors) {

@@ -33,7 +33,7 @@ mod training;
 use crate::child::{Facts, Scenario};
 use crate::folders;
 use backend_offload::{
-    Faults, Offload, OffloadConfig, OffloadRuntime, Oversized, Stats, runtime_peaks, stats,
+    Budget, Faults, Offload, OffloadConfig, OffloadRuntime, Oversized, Stats, runtime_peaks, stats,
 };
 use burn_cubecl::CubeBackend;
 pub(crate) use machine::{Machine, Target};
@@ -130,9 +130,15 @@ pub fn scenarios() -> Vec<Scenario> {
 /// Returns whether copies run out of order, which the stand-in has to find.
 fn install_for_copies<T: Target>(parameters: &Facts, device: &T::Device) -> bool {
     let out_of_order = parameters.find("out of order").is_some();
-    let faults = Faults { copies_out_of_order: out_of_order, ..Faults::default() };
+    let break_copy_out_every =
+        parameters.find("break copies").map_or(0, |every| every.parse().expect("a number"));
+    let faults = Faults { copies_out_of_order: out_of_order, break_copy_out_every, ..Faults::default() };
     let budget = parameters.text("budget").parse().expect("a budget");
-    let config = OffloadConfig::new().device_budget(budget).faults(faults);
+    let mut config = OffloadConfig::new().device_budget(budget).faults(faults);
+    if let Some(host) = parameters.find("host") {
+        let host: Budget = host.parse().expect("a budget");
+        config = config.host_budget(host).pinned_budget(host);
+    }
     config.install::<Plain<T>>(device).expect("installs");
     out_of_order
 }
