@@ -128,6 +128,9 @@ mod tests {
         assert!(error.contains("changed while it was on the host"), "{error}");
         let again = state.read(&first).expect_err("still damaged").to_string();
         assert_eq!(error, again);
+        let last = TensorIr { status: TensorStatus::ReadWrite, ..first.clone() };
+        state.read(&last).expect_err("damaged, and its last use");
+        assert!(state.heap.table.tensor(first.id).is_none(), "nobody can use it again");
         assert_eq!(
             state.read(&second).expect("intact").as_slice::<f32>().expect("floats")[0].to_bits(),
             2f32.to_bits()

@@ -39,11 +39,11 @@ impl<B: SharedStorage> State<B> {
         }
 
         if let Some((block, view)) = on_host {
-            let contents = self.verified_copy(block).map_err(|error| execution_error(&error))?;
-            if let Some(data) = B::read(&view, contents.bytes()) {
-                if consumes(tensor) {
-                    self.release(tensor);
-                }
+            let read = self.verified_copy(block).map(|contents| B::read(&view, contents.bytes()));
+            if !matches!(read, Ok(None)) && consumes(tensor) {
+                self.release(tensor);
+            }
+            if let Some(data) = read.map_err(|error| execution_error(&error))? {
                 return Ok(data);
             }
         }
