@@ -14,7 +14,7 @@ use std::sync::Arc;
 use burn::tensor::backend::Backend;
 
 use crate::adjustment::Adjustment;
-use crate::generate::GenerateError;
+use crate::generate::{GenerateError, check_logits};
 use crate::gpt::Gpt;
 use crate::lookup::{Lookup, Text};
 use crate::ragged::{self, Sequence, Turn, capacity_for};
@@ -368,6 +368,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         let logits = logits.try_into_data();
         let logits = logits.map_err(|error| GenerateError::Unread { reason: error.to_string() })?;
         let values: Vec<f32> = logits.iter::<f32>().collect();
+        check_logits(&values)?;
 
         let mut logits = values.chunks(self.model.config().vocab_size);
         let mut tokens = Vec::with_capacity(ready.len());

@@ -196,6 +196,7 @@ pub fn generate_by(
             keep = (window / 2).max(1);
             values
         };
+        check_logits(&values)?;
         for (at, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.finish.is_none()) {
             row.advance(&values[at * vocabulary..][..vocabulary], request);
             if let Some(tokens) = row.ready()
@@ -232,6 +233,17 @@ fn check(config: &GptConfig, request: &Request<'_>) -> Result<(), GenerateError>
         }
     }
     Ok(())
+}
+
+/// Grammars exclude tokens by minus infinity.
+pub(crate) fn check_logits(logits: &[f32]) -> Result<(), GenerateError> {
+    let is_wrong = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
+    if !logits.iter().any(is_wrong) {
+        return Ok(());
+    }
+    let reason = "some are not finite numbers; numbers above 65,504 have no form in f16, but in bf16 and f32"
+        .to_owned();
+    Err(GenerateError::Unread { reason })
 }
 
 struct Row {

@@ -236,7 +236,13 @@ impl<B: Backend> Gpt<B> {
     /// For weights that never learn again: packs block projections as `base`, and casts other factors of products to
     /// the compute type. Packed or narrow ones stay.
     #[must_use]
-    pub fn frozen(mut self, base: BaseForm) -> Self {
+    pub fn frozen(self, base: BaseForm) -> Self {
+        self.with_frozen_blocks(base).narrowed()
+    }
+
+    /// As [`frozen`](Self::frozen), with a table and a head that stay wide.
+    #[must_use]
+    pub fn with_frozen_blocks(mut self, base: BaseForm) -> Self {
         let compute = self.config.compute;
         if base.is_packed(compute) {
             for projection in self.blocks.iter_mut().flat_map(Block::projections_mut) {
@@ -246,7 +252,10 @@ impl<B: Backend> Gpt<B> {
                 }
             }
         }
-        self.narrowed()
+        if compute != Compute::F32 {
+            self.blocks = self.blocks.into_iter().map(Block::narrowed).collect();
+        }
+        self
     }
 
     /// The packed projections.

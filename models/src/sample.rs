@@ -94,7 +94,7 @@ impl Sampling {
         }
         if let Some(min_p) = self.min_p {
             // The most likely token has weight 1.
-            weights.truncate(weights.partition_point(|weight| *weight >= min_p));
+            weights.truncate(weights.partition_point(|weight| *weight >= min_p).max(1));
         }
 
         let mut left = random.uniform() * weights.iter().sum::<f64>();

@@ -13,7 +13,8 @@ use super::store::{Source, checked_views, described};
 use super::tensors::{Stored, TensorFile, float_type};
 use super::writing::{self, Fetch, Outgoing};
 use super::{Layout, WeightsError};
-use crate::config::GptConfig;
+use crate::config::{GptConfig, Positions};
+use crate::error::ConfigError;
 use crate::parameters::ParameterInfo;
 
 /// A folder of weights in either layout.
@@ -39,6 +40,18 @@ impl Incoming {
     /// The model's configuration.
     pub fn config(&self) -> &GptConfig {
         &self.config
+    }
+
+    /// Shortens the context of rotary positions, which are no weights.
+    pub fn shorten(&mut self, n_positions: usize) -> Result<(), ConfigError> {
+        let (has, positions) = (self.config.n_positions, self.config.positions);
+        if positions != Positions::Rope || n_positions > has {
+            let reason =
+                format!("rotary positions of weights can only be fewer, not {n_positions} for {has}");
+            return Err(ConfigError::Value { path: "n_positions".to_owned(), reason });
+        }
+        self.config.n_positions = n_positions;
+        self.config.validate()
     }
 
     /// Bytes of the native file's numbers.

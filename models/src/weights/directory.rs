@@ -19,7 +19,8 @@ use crate::config::GptConfig;
 use crate::gpt::Gpt;
 
 const WHOLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+/// Lists the files of weights in several parts.
+pub const INDEX: &str = "model.safetensors.index.json";
 const DESCRIPTION: &str = "config.json";
 
 const DESCRIPTION_BYTES: u64 = 1 << 20;
@@ -88,9 +89,10 @@ fn read(path: &Path, limit: u64) -> Result<String, WeightsError> {
 }
 
 fn weight_files(directory: &Path) -> Result<Vec<PathBuf>, WeightsError> {
-    let path = directory.join(INDEX);
-    if !path.exists() {
-        return Ok(vec![directory.join(WHOLE)]);
+    let (whole, path) = (directory.join(WHOLE), directory.join(INDEX));
+    // As `transformers`: a model saved into the folder of its parts leaves their index.
+    if whole.exists() || !path.exists() {
+        return Ok(vec![whole]);
     }
     let names =
         shards(&read(&path, INDEX_BYTES)?).map_err(|problem| WeightsError::Index { path, problem })?;

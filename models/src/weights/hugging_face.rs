@@ -47,7 +47,8 @@ fn from_value(published: &Value) -> Result<Published, ConfigError> {
         if INERT.contains(&key.as_str()) || key.starts_with('_') || is_superseded(family, key) {
             continue;
         }
-        if let Some((_, ours)) = family.settings().find(|(published, _)| published == key) {
+        let named = family.settings().find(|(published, _)| published == key).map(|(_, ours)| ours);
+        if let Some(ours) = named.or_else(|| second_name(family, key)) {
             kept.insert(
                 ours.to_owned(),
                 setting(family, ours, value).ok_or_else(|| unsupported(key, value))?,
@@ -86,10 +87,21 @@ fn is_superseded(family: &Family, key: &str) -> bool {
     }
 }
 
+/// `transformers` 4 wrote some settings under two names.
+fn second_name(family: &Family, key: &str) -> Option<&'static str> {
+    match (family.model_type, key) {
+        ("gpt_neox", "partial_rotary_factor") => Some("rope_share"),
+        ("gpt_neox", "rope_theta") => Some("rope_theta"),
+        _ => None,
+    }
+}
+
 /// `None` if the network lacks the value.
 fn setting(family: &Family, ours: &str, value: &Value) -> Option<Value> {
     Some(match (ours, value.as_str()) {
         ("activation_function", Some(name)) => match (family.model_type, name) {
+            // Its MLP has no gate.
+            ("gpt2", "silu" | "swish" | "swiglu" | "geglu") => return None,
             ("gpt2", _) | ("gpt_neox", "gelu" | "gelu_new") => value.clone(),
             ("gpt_neox", "gelu_fast" | "gelu_pytorch_tanh") => json!("gelu_new"),
             ("gpt_neox", _) => return None,
@@ -294,6 +306,10 @@ fn description(config: &GptConfig) -> Value {
         published.insert(key.to_owned(), value);
     }
 
+    if family.model_type == "smollm3" {
+        // The default needs SmolLM3's vocabulary.
+        published.insert("pad_token_id".to_owned(), Value::Null);
+    }
     published.insert("model_type".to_owned(), json!(family.model_type));
     published.insert("architectures".to_owned(), json!([family.class]));
     if family.model_type == "gpt2" {

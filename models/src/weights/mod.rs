@@ -28,7 +28,7 @@ use thiserror::Error;
 use crate::error::ConfigError;
 pub use adapters::{PEFT_WEIGHTS, check_adapters, load_adapters, save_adapters, save_peft};
 pub use conversion::Incoming;
-pub use directory::{ignored_keys, load_pretrained, pretrained_config, save_pretrained};
+pub use directory::{INDEX, ignored_keys, load_pretrained, pretrained_config, save_pretrained};
 pub use hugging_face::{Published, config_from_hugging_face, config_to_hugging_face};
 pub use peft::{PeftAdapters, PeftProblem};
 pub use report::Report;

@@ -89,6 +89,8 @@ pub enum Factors {
     Rounded(BaseForm),
     /// As [`Gpt::frozen`] leaves them. One matrix at a time is wide.
     Frozen(BaseForm),
+    /// As [`Gpt::with_frozen_blocks`] leaves them, for a vocabulary that grows before the head is narrow.
+    FrozenBlocks(BaseForm),
 }
 
 impl Factors {
@@ -98,6 +100,7 @@ impl Factors {
             Self::Wide => gpt,
             Self::Rounded(base) => gpt.rounded(base),
             Self::Frozen(base) => gpt.frozen(base),
+            Self::FrozenBlocks(base) => gpt.with_frozen_blocks(base),
         }
     }
 }
@@ -128,7 +131,9 @@ pub fn load_part<B: Backend>(
     let naming = Naming::new(config, layout)?;
     let source = Source { naming, views: &views };
     let model = match factors {
-        Factors::Frozen(base) if base.is_packed(config.compute) => packed(model, base, &source)?,
+        Factors::Frozen(base) | Factors::FrozenBlocks(base) if base.is_packed(config.compute) => {
+            packed(model, base, &source)?
+        }
         _ => model,
     };
     let (path, compute) = (Vec::new(), config.compute);
@@ -369,9 +374,12 @@ struct Fill<'a, B: Backend> {
 impl<B: Backend> Fill<'_, B> {
     fn stored<const D: usize>(&self, wide: Tensor<B, D>) -> Tensor<B, D> {
         let field = self.path.first().map_or("", String::as_str);
-        let is_factor = D == 2 && ["blocks", "lm_head"].contains(&field);
-        let narrows = is_factor && matches!(self.factors, Factors::Frozen(_));
-        if narrows { self.compute.narrow(wide) } else { wide }
+        let narrow: &[&str] = match self.factors {
+            Factors::Frozen(_) => &["blocks", "lm_head"],
+            Factors::FrozenBlocks(_) => &["blocks"],
+            Factors::Wide | Factors::Rounded(_) => &[],
+        };
+        if D == 2 && narrow.contains(&field) { self.compute.narrow(wide) } else { wide }
     }
 
     fn values(&self, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {

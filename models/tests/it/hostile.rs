@@ -59,6 +59,7 @@ fn an_index_opens_files_of_its_own_folder_and_no_others() {
 #[test]
 fn an_index_that_maps_nothing_to_files_is_refused() {
     let (_around, directory) = published();
+    fs::remove_file(directory.join(WEIGHTS)).expect("removed");
     for text in ["", "[]", "{}", r#"{"weight_map": []}"#, r#"{"weight_map": {"wte": 3}}"#, "no JSON"] {
         fs::write(directory.join(INDEX), text).expect("written");
         let refused = load(&directory).expect_err("no index");
@@ -75,6 +76,7 @@ fn an_index_that_maps_nothing_to_files_is_refused() {
 #[test]
 fn oversized_descriptions_and_indexes_are_not_read() {
     let (_around, directory) = published();
+    fs::remove_file(directory.join(WEIGHTS)).expect("removed");
     for name in [DESCRIPTION, INDEX] {
         let path = directory.join(name);
         let kept = fs::read(&path).unwrap_or_default();
@@ -96,8 +98,14 @@ fn fifos_devices_and_folders_are_refused_wherever_a_file_is_read() {
     let fifo = around.path().join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo runs").success());
     for odd in [fifo.as_path(), Path::new("/dev/zero"), around.path()] {
-        for name in [DESCRIPTION, INDEX, WEIGHTS] {
+        for name in [DESCRIPTION, WEIGHTS, INDEX] {
             let path = directory.join(name);
+            let whole = directory.join(WEIGHTS);
+            let numbers = fs::read(&whole).expect("read");
+            if name == INDEX {
+                // It counts where there is no whole file.
+                fs::remove_file(&whole).expect("removed");
+            }
             let kept = fs::read(&path).ok();
             if kept.is_some() {
                 fs::remove_file(&path).expect("removed");
@@ -117,6 +125,7 @@ fn fifos_devices_and_folders_are_refused_wherever_a_file_is_read() {
             if let Some(kept) = kept {
                 fs::write(&path, kept).expect("written");
             }
+            fs::write(&whole, numbers).expect("written");
         }
     }
     load(&directory).expect("everything is back");

@@ -77,7 +77,7 @@ fn weights_that_are_frozen_as_they_are_read_equal_those_frozen_later() {
         let whole = model(&config);
         weights::save(&whole, &path, Layout::Native, Stored::F32).expect("saved");
         for base in FORMS {
-            for factors in [Factors::Frozen(base), Factors::Rounded(base)] {
+            for factors in [Factors::Frozen(base), Factors::FrozenBlocks(base), Factors::Rounded(base)] {
                 let read: Gpt<Tape> =
                     weights::load_as(&config, factors, &[&path], Layout::Native, &DEVICE).expect("loaded");
                 let later = factors.apply(whole.clone());

@@ -51,6 +51,23 @@ fn each_filter_leaves_the_distribution_it_promises() {
 }
 
 #[test]
+fn a_filter_never_leaves_nothing_to_choose() {
+    let sampling = Sampling { min_p: Some(0.5), ..Sampling::default() };
+    let unknown = [f32::NAN; 4];
+    assert!(sampling.choose(&unknown, &[], &mut Random::new(1)) < 4);
+}
+
+#[test]
+fn logits_that_are_no_numbers_end_the_text_with_the_reason() {
+    let mut broken: Gpt<Cpu> = Gpt::new(&shrunk("gpt2"), 1, &DEVICE).expect("valid");
+    broken.wte = broken.wte.clone().map(|table| table * f32::NAN);
+    let prompts = [vec![1, 2]];
+    let error =
+        generate(&broken, &Request::new(&prompts, 3), |_| ControlFlow::Continue(())).expect_err("no text");
+    assert!(error.to_string().contains("not finite"), "{error}");
+}
+
+#[test]
 fn a_repeated_token_is_penalised_whatever_its_sign() {
     let greedy = Sampling { repetition_penalty: Some(2.0), ..Sampling::greedy() };
     let mut random = Random::new(0);

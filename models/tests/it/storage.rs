@@ -52,6 +52,24 @@ fn hugging_face_directories_come_back_bit_for_bit() {
 }
 
 #[test]
+fn a_gated_gpt2_has_no_published_form() {
+    let gated = GptConfig { activation_function: Activation::SwiGlu, ..shrunk("gpt2") };
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let refused = weights::save_pretrained(&model(&gated), directory.path(), Stored::F32);
+    assert!(matches!(refused, Err(WeightsError::NotExpressible { nearest: "gpt2", .. })), "{refused:?}");
+}
+
+#[test]
+fn a_model_saved_into_the_folder_of_its_parts_is_the_one_that_loads() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    std::fs::write(directory.path().join("model.safetensors.index.json"), "{}").expect("written");
+    let model = model(&shrunk("gpt2"));
+    weights::save_pretrained(&model, directory.path(), Stored::F32).expect("saves");
+    let again: Gpt<Tape> = weights::load_pretrained(directory.path(), &DEVICE).expect("loads");
+    assert_eq!(values(&again), values(&model));
+}
+
+#[test]
 fn new_tokens_in_padding_begin_as_the_mean_of_the_real_ones() {
     let config = shrunk("llama-1.1b");
     let model = model(&config);

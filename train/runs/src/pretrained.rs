@@ -199,7 +199,7 @@ impl Pretrained {
         }
     }
 
-    /// A model that grows is loaded wide.
+    /// A table that grows is loaded wide, and all of a model whose adapters are merged.
     pub(crate) fn load<B: Backend>(
         &self,
         wanted: &GptConfig,
@@ -215,7 +215,12 @@ impl Pretrained {
         if is_final {
             return weights::load(path, &stored, factors, device);
         }
-        let gpt = weights::load::<B>(path, &stored, Factors::Wide, device)?.merged();
+        let gpt = match factors {
+            Factors::Frozen(base) if stored.train.lora.is_none() => {
+                weights::load::<B>(path, &stored, Factors::FrozenBlocks(base), device)?
+            }
+            _ => weights::load::<B>(path, &stored, Factors::Wide, device)?.merged(),
+        };
         let gpt = gpt.with_vocabulary(known..tokens, wanted.vocab_size);
         let gpt = if wanted.longest_match { gpt.with_longest_match(wanted.match_pdrop) } else { gpt };
         Ok(factors.apply(gpt))

@@ -42,7 +42,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let source = &args.tokenizer.clone().unwrap_or_else(|| tokenizer_folder(&args.from));
     let tokenizer = Tokenizer::load(source).map_err(|error| unusable(&error))?;
-    let weights = Incoming::open(&args.from).map_err(|error| unusable(&error))?;
+    let mut weights = Incoming::open(&args.from).map_err(|error| unusable(&error))?;
+    shorten(&mut weights, &args.config.set)?;
     let ignored = models::weights::ignored_keys(&args.from).map_err(|error| unusable(&error))?;
     if !ignored.is_empty() {
         println!("ignored in config.json, as the network does not depend on it: {}", ignored.join(", "));
@@ -127,6 +128,26 @@ fn chat_format(tokenizer: &Tokenizer) -> String {
 fn tokenizer_folder(folder: &Path) -> PathBuf {
     let own = folder.join(TOKENIZER);
     if own.is_dir() { own } else { folder.to_owned() }
+}
+
+/// The only settings of a model that weights leave open are its context and its products' type.
+fn shorten(weights: &mut Incoming, set: &[String]) -> anyhow::Result<()> {
+    for (key, value) in set.iter().filter_map(|given| given.split_once('=')) {
+        match (key.trim(), value.trim().parse()) {
+            ("model.n_positions", Ok(n_positions)) => {
+                weights.shorten(n_positions).map_err(|error| unusable(&error))?;
+            }
+            ("model.n_positions" | "model.compute", _) => {}
+            (key, _) if key == "model" || key.starts_with("model.") => {
+                return Err(BadInput(format!(
+                    "`{key}` belongs to the imported weights; set `model.n_positions` or `model.compute` only"
+                ))
+                .into());
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn described(args: &Args, model: &GptConfig, tokenizer: &Path) -> anyhow::Result<Config> {

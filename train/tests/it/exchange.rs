@@ -59,6 +59,18 @@ fn an_exported_model_comes_back_with_the_same_loss_and_learns_on() {
     assert_success(&learned);
     assert_eq!(json(&learned)["steps"], 1);
     assert_ne!(loss(&tiny, "imported"), loss(&tiny, "run"));
+    // Nothing was learned from its data: another seed orders others.
+    assert_success(&tiny.train(&[
+        "import",
+        "--from",
+        "published",
+        "--out",
+        "seeded",
+        "--config",
+        "tiny.json",
+    ]));
+    let seeded = ["--resume", "seeded", "--set", "train.steps=1", "--set", "train.seed=7", "--device", "cpu"];
+    assert_success(&tiny.train(&seeded));
 
     let again = tiny.train(&import);
     assert_code(&again, 2);
@@ -89,6 +101,12 @@ fn the_native_layout_exports_and_imports_any_shape() {
         assert_success(&tiny.train(&[&import[..], &[from, "--out", out]].concat()));
     }
     assert!(!tiny.join("same/config.json").exists(), "the weights alone describe it");
+    let short = [&import[..], &["same", "--out", "short", "--set", "model.n_positions=48"]].concat();
+    assert_success(&tiny.train(&short));
+    assert_eq!(loss(&tiny, "short"), loss(&tiny, "run"), "a shorter context loads");
+    for other in ["model.n_positions=128", "model.n_layer=2"] {
+        assert_code(&tiny.train(&[&import[..], &["same", "--out", "no", "--set", other]].concat()), 2);
+    }
     assert_eq!(loss(&tiny, "again"), loss(&tiny, "run"));
     let imported = |run: &str| bytes(&format!("{run}/checkpoints/step-00000000/model.safetensors"));
     let (again, taken, rounded) = (imported("again"), imported("taken"), imported("rounded"));

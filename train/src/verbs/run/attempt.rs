@@ -9,7 +9,7 @@ use std::time::Duration;
 use backend_offload::{Offload, Offloadable, Stats, stats, trim};
 use burn_train::Interrupter;
 use models::{Footprint, Reader};
-use runs::config::{Amount, Config, PlacementKind};
+use runs::config::{Amount, Config, ExchangeKind, PlacementKind};
 use runs::device::Place;
 use runs::directory::{Lock, RunDirectory};
 use runs::{BadInput, Pretrained};
@@ -115,7 +115,7 @@ impl Part<'_> {
         }
 
         let mut start = None;
-        let prepare = || data::prepare(&config, &run, checkpoint.map(|from| from.path.as_path()), stop);
+        let prepare = || data::prepare(&config, &run, checkpoint, stop);
         let mut data = None;
         ranks.led(|| {
             start = Some(directory.start()?);
@@ -127,6 +127,7 @@ impl Part<'_> {
         })?;
         // Rank 0 has prepared it.
         let data = data.map_or_else(prepare, Ok)?;
+        ask_nothing_without_template(&mut config, &data, ranks.leads());
         let mut training = TrainingWindows::open(&config, &data)?;
         config.set_sequences(training.sequences());
         training.set_steps(config.train.steps);
@@ -268,6 +269,17 @@ fn print_done(run: &Path, steps: u64, summary: Option<&String>) {
     }
 }
 
+/// Presets ask questions; a vocabulary for plain text has no template for them.
+fn ask_nothing_without_template(config: &mut Config, data: &Data, leads: bool) {
+    if config.eval.questions.is_empty() || data.tokenizer.has_chat() {
+        return;
+    }
+    config.eval.questions.clear();
+    if leads {
+        eprintln!("`eval.questions` are left out: the vocabulary has no chat template");
+    }
+}
+
 /// Each rank looks its own copy up.
 fn validation_windows(
     config: &Config,
@@ -308,6 +320,10 @@ fn describe(config: &Config, training: &TrainingWindows, validation: &Validation
     let (steps, per_step) = (config.train.steps, config.train.micro_batch * config.train.accumulate);
     let passes = (steps * per_step as u64) as f64 / training.sequences().max(1) as f64;
     eprintln!("{steps} steps of {per_step} sequences: {passes:.1} passes over the training text");
+    let warm_up = config.ranks.warm_up;
+    if config.ranks.exchange == ExchangeKind::OneBit && warm_up >= steps {
+        eprintln!("no step exchanges one bit: the first `ranks.warm_up` = {warm_up} are exact");
+    }
     let sources = training.sources();
     for source in sources.iter().filter(|_| sources.len() > 1) {
         let taken = source.share * (steps * per_step as u64) as f64;
@@ -400,6 +416,10 @@ fn now() -> String {
 /// A resumed run must have the training data it began with.
 fn same_data(progress: &mut Progress, training: &TrainingWindows) -> anyhow::Result<()> {
     let found = training.fingerprint()?;
+    if progress.step == 0 {
+        // Weights that have learned nothing here: data and seed are new.
+        (progress.data, progress.cursor) = (Some(found), training.cursor(0));
+    }
     let expected = *progress.data.get_or_insert(found);
     if expected != found || progress.cursor != training.cursor(progress.step) {
         return Err(BadInput(format!(
