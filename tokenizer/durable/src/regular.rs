@@ -54,6 +54,9 @@ impl From<Unread> for io::Error {
     }
 }
 
+/// What some editors write before UTF-8.
+pub const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// Opens `path`, following links.
 pub fn open(path: &Path) -> Result<File, Unread> {
     if !fs::metadata(path)?.is_file() {
@@ -77,9 +80,13 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Unread> {
     Ok(contents)
 }
 
-/// Reads a UTF-8 file of at most `limit` bytes.
+/// Reads a UTF-8 file of at most `limit` bytes, without the byte-order mark that some editors write.
 pub fn read_text(path: &Path, limit: u64) -> Result<String, Unread> {
-    String::from_utf8(read(path, limit)?)
+    let mut bytes = read(path, limit)?;
+    if bytes.starts_with(BYTE_ORDER_MARK) {
+        bytes.drain(..BYTE_ORDER_MARK.len());
+    }
+    String::from_utf8(bytes)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()).into())
 }
 
@@ -93,6 +100,9 @@ mod tests {
         let path = folder.path().join("file");
         fs::write(&path, "words").expect("written");
         assert_eq!(read_text(&path, 5).expect("it fits"), "words");
+        fs::write(&path, "\u{feff}words").expect("written");
+        assert_eq!(read_text(&path, 8).expect("it fits"), "words");
+        fs::write(&path, "words").expect("written");
         let refused = read(&path, 4).expect_err("a byte too many");
         assert!(matches!(refused, Unread::TooLarge { bytes: 5, limit: 4 }), "{refused}");
         assert_eq!(io::Error::from(refused).kind(), io::ErrorKind::FileTooLarge);

@@ -3,12 +3,18 @@
 //! Their templates are programs with assignments and filters, and never run here. Control tokens reveal the format, in
 //! which a conversation is rendered, without tools and images.
 
-use super::message::Role;
+use std::borrow::Cow;
+
+use super::{
+    format::ChatFormat,
+    message::{Message, Role},
+};
 
 /// Llama's date without a clock.
 const LLAMA_DATES: &str = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
 /// How Qwen3 writes no reasoning.
 const NO_THOUGHTS: &str = "<think>\n\n</think>\n\n";
+const THOUGHT_END: &str = "</think>";
 
 /// How `SmolLM3` writes none.
 const NO_THOUGHT: &str = "<think>\n\n</think>\n";
@@ -40,9 +46,19 @@ pub(crate) struct PublishedFormat {
     opens: bool,
     /// For conversations without a system message.
     default_system: Option<String>,
-    /// Whether the last answer begins with an empty thought.
+    /// Whether the last answer begins with a thought, if only an empty one.
     thinks: bool,
     is_dated: bool,
+}
+
+/// How a conversation ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The opening of an answer follows.
+    Prompt,
+    Answer,
+    /// The last answer holds its own thought.
+    ThoughtfulAnswer,
 }
 
 impl PublishedFormat {
@@ -92,15 +108,38 @@ impl PublishedFormat {
         }
     }
 
-    pub(crate) fn trimmed<'m>(&self, role: Role, text: &'m str) -> &'m str {
-        match (self.family, role) {
+    /// The message's text as the template writes it.
+    pub(crate) fn written<'m>(&self, message: &'m Message, is_last: bool) -> Cow<'m, str> {
+        let text = message.content.as_str();
+        match (self.family, message.role) {
+            (Family::ChatMl, Role::Assistant) if self.thinks => written_with_thought(text, is_last),
             (Family::Llama3 | Family::Llama2, _)
             | (Family::MistralV3, Role::Assistant)
-            | (Family::Gemma, Role::User | Role::Assistant) => text.trim(),
-            (Family::SmolLm3, Role::System) => text.trim_end(),
-            (Family::SmolLm3, Role::Assistant) => text.trim_start_matches('\n'),
-            _ => text,
+            | (Family::Gemma, Role::User | Role::Assistant) => text.trim().into(),
+            (Family::SmolLm3, Role::System) => text.trim_end().into(),
+            (Family::SmolLm3, Role::Assistant) => text.trim_start_matches('\n').into(),
+            _ => text.into(),
         }
+    }
+
+    /// How a conversation without a prompt ends.
+    pub(crate) fn ending(&self, last: Option<&Message>) -> Ending {
+        let thinks = |last: &Message| last.role == Role::Assistant && !parted(&last.content).0.is_empty();
+        if self.thinks && last.is_some_and(thinks) { Ending::ThoughtfulAnswer } else { Ending::Answer }
+    }
+
+    /// The control tokens that it writes, besides those that open and end a text.
+    pub(crate) fn controls(&self) -> &'static [&'static str] {
+        match self.family {
+            Family::ChatMl | Family::SmolLm3 => ChatFormat::ChatMl,
+            Family::Llama3 => ChatFormat::Llama3,
+            Family::Gemma => ChatFormat::Gemma,
+            Family::Mistral => ChatFormat::Mistral,
+            Family::MistralV1 => ChatFormat::MistralV1,
+            Family::MistralV3 => ChatFormat::MistralV3,
+            Family::Llama2 => ChatFormat::Llama2,
+        }
+        .controls()
     }
 
     /// The answers' control token, if it differs from a text's.
@@ -114,7 +153,7 @@ impl PublishedFormat {
     }
 
     /// `messages`: an optional system message, then user and assistant in turn.
-    pub(crate) fn render(&self, messages: &[(Role, String)], bos: &str, eos: &str, prompt: bool) -> String {
+    pub(crate) fn render(&self, messages: &[(Role, String)], bos: &str, eos: &str, ending: Ending) -> String {
         let mut out = if self.opens { bos.to_owned() } else { String::new() };
         let (system, turns) = match messages {
             [(Role::System, text), turns @ ..] => (Some(text.as_str()), turns),
@@ -127,7 +166,9 @@ impl PublishedFormat {
             let is_last = at + 1 == turns.len();
             let before = self.system_within(system, at == 0, Some(at) == last_question);
             let turn = match (self.family, role) {
-                (Family::ChatMl, Role::Assistant) if self.thinks && is_last => {
+                (Family::ChatMl, Role::Assistant)
+                    if self.thinks && is_last && ending != Ending::ThoughtfulAnswer =>
+                {
                     format!("<|im_start|>assistant\n{NO_THOUGHTS}{text}<|im_end|>\n")
                 }
                 (Family::SmolLm3, Role::Assistant) => {
@@ -152,7 +193,7 @@ impl PublishedFormat {
             };
             out.push_str(&turn);
         }
-        if prompt {
+        if ending == Ending::Prompt {
             out += &self.answer_opening();
         }
         out
@@ -198,6 +239,23 @@ impl PublishedFormat {
     }
 }
 
+/// An answer's thought, perhaps none, and what follows.
+fn parted(answer: &str) -> (&str, &str) {
+    let Some((thought, _)) = answer.split_once(THOUGHT_END) else { return ("", answer) };
+    let thought = thought.rsplit("<think>").next().unwrap_or_default();
+    let words = answer.rsplit(THOUGHT_END).next().unwrap_or_default();
+    (thought.trim_matches('\n'), words.trim_start_matches('\n'))
+}
+
+/// As Qwen3's template: answers before the last question lose their thoughts.
+fn written_with_thought(answer: &str, is_last: bool) -> Cow<'_, str> {
+    match parted(answer) {
+        (_, words) if !is_last => words.into(),
+        ("", words) => words.trim_start_matches('\n').into(),
+        (thought, words) => format!("<think>\n{thought}\n{THOUGHT_END}\n\n{words}").into(),
+    }
+}
+
 /// Phi-4 adds `<|im_sep|>`, and `SmolLM3` a head.
 fn is_plain_chatml(source: &str) -> bool {
     let mut marks = source.split("<|im_").skip(1);
@@ -224,7 +282,9 @@ mod tests {
 
     fn rendered(source: &str, prompt: bool) -> String {
         let format = PublishedFormat::recognised(source).expect("a known format");
-        let message = |role: Role, text: &str| (role, format.trimmed(role, text).to_owned());
+        let message = |role: Role, text: &str| {
+            (role, format.written(&Message::new(role, text), text == "No.").into_owned())
+        };
         let system = message(Role::System, " Be brief. ");
         let turns = [
             message(Role::User, "Hi "),
@@ -233,9 +293,9 @@ mod tests {
             message(Role::Assistant, "No."),
         ];
         if prompt {
-            format.render(&[&[system], &turns[..3]].concat(), "<s>", "</s>", true)
+            format.render(&[&[system], &turns[..3]].concat(), "<s>", "</s>", Ending::Prompt)
         } else {
-            format.render(&turns, "<s>", "</s>", false)
+            format.render(&turns, "<s>", "</s>", Ending::Answer)
         }
     }
 

@@ -7,7 +7,7 @@ use minijinja::{Environment, Value, context, syntax::SyntaxConfig};
 use super::{
     message::{Message, Role},
     problem::ChatProblem,
-    published::PublishedFormat,
+    published::{Ending, PublishedFormat},
 };
 
 /// Private-use characters around a message's number.
@@ -82,9 +82,10 @@ impl ChatTemplate {
     ) -> Result<String, ChatProblem> {
         let placed = |at: usize| format!("{OPEN}{at}{CLOSE}");
         if let Some(format) = self.published() {
-            let numbered = messages.iter().enumerate();
-            let messages: Vec<_> = numbered.map(|(at, message)| (message.role, placed(at))).collect();
-            return Ok(format.render(&messages, &self.bos, &self.eos, add_generation_prompt));
+            let numbered: Vec<_> =
+                messages.iter().enumerate().map(|(at, message)| (message.role, placed(at))).collect();
+            let ending = if add_generation_prompt { Ending::Prompt } else { format.ending(messages.last()) };
+            return Ok(format.render(&numbered, &self.bos, &self.eos, ending));
         }
         self.check()?;
         let mut environment = Environment::empty();

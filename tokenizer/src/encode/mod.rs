@@ -9,6 +9,7 @@ mod pipeline;
 pub(crate) mod special;
 pub(crate) mod split;
 mod stream;
+mod token_bytes;
 pub(crate) mod tokenizer;
 mod train_bpe;
 

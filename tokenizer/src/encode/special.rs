@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::format::definition::Definition;
+
 /// Control tokens of conversations, in the order of ids.
 pub const CHAT_SPECIALS: [&str; 5] =
     ["<|bos|>", "<|user_start|>", "<|user_end|>", "<|assistant_start|>", "<|assistant_end|>"];
@@ -17,7 +19,13 @@ pub struct SpecialToken {
 
 /// A vocabulary's control tokens.
 #[derive(Clone, Debug, Default)]
-pub struct SpecialTokens(Vec<SpecialToken>);
+pub struct SpecialTokens {
+    tokens: Vec<SpecialToken>,
+    /// Ids of tokens that swallow the blanks before them: `lstrip`.
+    swallow_before: Vec<u32>,
+    /// Ids of tokens that swallow the blanks after them: `rstrip`.
+    swallow_after: Vec<u32>,
+}
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Segment<'t> {
@@ -28,33 +36,43 @@ pub(crate) enum Segment<'t> {
 impl SpecialTokens {
     pub(crate) fn new(mut tokens: Vec<SpecialToken>) -> Self {
         tokens.sort_by_key(|token| token.id);
-        Self(tokens)
+        Self { tokens, ..Self::default() }
     }
 
     pub(crate) fn after(first: u32, texts: &[&str]) -> Self {
         let tokens = texts.iter().zip(first..);
-        Self(tokens.map(|(text, id)| SpecialToken { text: (*text).to_owned(), id }).collect())
+        Self::new(tokens.map(|(text, id)| SpecialToken { text: (*text).to_owned(), id }).collect())
+    }
+
+    /// Whether the blanks before `id` belong to it in templates.
+    pub(crate) fn swallows_before(&self, id: u32) -> bool {
+        self.swallow_before.contains(&id)
+    }
+
+    /// Whether the blanks after `id` belong to it in templates.
+    pub(crate) fn swallows_after(&self, id: u32) -> bool {
+        self.swallow_after.contains(&id)
     }
 
     /// Sorted by id.
     pub fn iter(&self) -> impl Iterator<Item = &SpecialToken> {
-        self.0.iter()
+        self.tokens.iter()
     }
 
     /// Whether `id` is a control token.
     pub fn contains(&self, id: u32) -> bool {
-        self.0.binary_search_by_key(&id, |token| token.id).is_ok()
+        self.tokens.binary_search_by_key(&id, |token| token.id).is_ok()
     }
 
     /// Id of the control token `text`.
     pub fn id(&self, text: &str) -> Option<u32> {
-        self.0.iter().find(|token| token.text == text).map(|token| token.id)
+        self.tokens.iter().find(|token| token.text == text).map(|token| token.id)
     }
 
     /// Spelling of control token `id`.
     pub fn text(&self, id: u32) -> Option<&str> {
-        let at = self.0.binary_search_by_key(&id, |token| token.id).ok()?;
-        Some(&self.0[at].text)
+        let at = self.tokens.binary_search_by_key(&id, |token| token.id).ok()?;
+        Some(&self.tokens[at].text)
     }
 
     /// Cuts at control tokens; the longest wins.
@@ -65,7 +83,7 @@ impl SpecialTokens {
             let rest = &text.as_bytes()[at..];
 
             let longest = self
-                .0
+                .tokens
                 .iter()
                 .filter(|token| rest.starts_with(token.text.as_bytes()))
                 .max_by_key(|token| token.text.len());
@@ -86,6 +104,18 @@ impl SpecialTokens {
             segments.push(Segment::Text(&text[start..]));
         }
         segments
+    }
+}
+
+impl From<&Definition> for SpecialTokens {
+    fn from(definition: &Definition) -> Self {
+        let controls = || definition.added_tokens.iter().filter(|token| token.special);
+        let tokens = controls().map(|token| SpecialToken { text: token.content.clone(), id: token.id });
+        Self {
+            swallow_before: controls().filter(|token| token.lstrip).map(|token| token.id).collect(),
+            swallow_after: controls().filter(|token| token.rstrip).map(|token| token.id).collect(),
+            ..Self::new(tokens.collect())
+        }
     }
 }
 

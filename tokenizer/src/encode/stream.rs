@@ -5,14 +5,18 @@ use crate::{
     error::Error,
 };
 
-/// Turns ids into text as they arrive. Bytes wait until they complete a character. Joined results equal
-/// [`Tokenizer::decode`].
+/// Tokens of a prompt that decode before its continuation. More than one, since a blank alone may decode to nothing.
+const CONTEXT: usize = 4;
+
+/// Turns ids into text as they arrive. Bytes wait until they complete a character; bytes of byte fallback decode
+/// together, so they wait for another token. Joined results equal [`Tokenizer::decode`].
 #[derive(Debug)]
 pub struct DecodeStream<'t> {
     tokenizer: &'t Tokenizer,
     pending: Vec<u8>,
-    /// All ids, if neighbours affect a token's text.
+    /// Ids of text, if neighbours affect a token's text.
     context: Vec<u32>,
+    /// Bytes of the context's text.
     shown: usize,
 }
 
@@ -20,6 +24,27 @@ impl Tokenizer {
     /// Starts a text.
     pub fn decode_stream(&self) -> DecodeStream<'_> {
         DecodeStream { tokenizer: self, pending: Vec::new(), context: Vec::new(), shown: 0 }
+    }
+
+    /// Continues the text of `prompt` without repeating it. A text's beginning may lose a blank, which a continuation
+    /// keeps.
+    pub fn decode_stream_after(&self, prompt: &[u32]) -> DecodeStream<'_> {
+        let mut stream = self.decode_stream();
+        let Kind::Pipeline(pipeline) = &self.kind else { return stream };
+        let is_text = |id: &u32| pipeline.knows(*id) && !self.specials().contains(*id);
+        let ids: Vec<u32> = prompt.iter().copied().filter(is_text).collect();
+
+        // The continuation's bytes must not join those at the prompt's end.
+        let before = |end: usize| &ids[end.saturating_sub(CONTEXT)..end];
+        let text = |end: usize| self.decode(before(end)).unwrap_or_default();
+        let is_whole = |end: &usize| {
+            !self.is_byte_fallback(ids[end - 1]) && !text(*end).ends_with(char::REPLACEMENT_CHARACTER)
+        };
+        if let Some(end) = (1..=ids.len()).rev().find(is_whole) {
+            stream.context = before(end).to_vec();
+            stream.shown = text(end).len();
+        }
+        stream
     }
 }
 
@@ -37,7 +62,7 @@ impl DecodeStream<'_> {
     pub fn finish(mut self) -> Result<String, Error> {
         if !self.context.is_empty() {
             let text = self.tokenizer.decode(&self.context)?;
-            return Ok(text.get(self.shown..).unwrap_or_default().to_owned());
+            return Ok(text[text.ceil_char_boundary(self.shown)..].to_owned());
         }
         let rest = String::from_utf8_lossy(&self.pending).into_owned();
         self.pending.clear();
@@ -46,12 +71,23 @@ impl DecodeStream<'_> {
 
     /// Decodes all ids again, up to an incomplete last character. Quadratic, but replies are short.
     fn push_in_context(&mut self, id: u32) -> Result<String, Error> {
+        if self.tokenizer.specials().contains(id) {
+            return Ok(String::new());
+        }
         self.context.push(id);
-        let text = self.tokenizer.decode(&self.context)?;
+        // One stray byte makes U+FFFD of all bytes of its run.
+        if self.tokenizer.is_byte_fallback(id) {
+            return Ok(String::new());
+        }
+
+        let decoded = self.tokenizer.decode(&self.context);
+        let text = decoded.inspect_err(|_| {
+            self.context.pop();
+        })?;
         let settled = text.trim_end_matches(char::REPLACEMENT_CHARACTER).len();
-        let added = text.get(self.shown..settled).unwrap_or_default().to_owned();
-        self.shown += added.len();
-        Ok(added)
+        let from = text.ceil_char_boundary(self.shown).min(settled);
+        self.shown = settled;
+        Ok(text[from..settled].to_owned())
     }
 }
 

@@ -6,17 +6,19 @@ use rayon::prelude::*;
 use serde_json::json;
 
 use crate::{
-    chat::{format::ChatFormat, template::ChatTemplate},
+    chat::{format::ChatFormat, published::PublishedFormat, template::ChatTemplate},
     encode::{
         alphabet,
         kind::Kind,
-        special::{CHAT_SPECIALS, Segment, SpecialToken, SpecialTokens},
+        pipeline::Placed,
+        special::{CHAT_SPECIALS, SpecialToken, SpecialTokens},
         split::Pattern,
+        token_bytes::Spellings,
     },
     error::Error,
     fingerprint::Fingerprint,
     format::{
-        config::{Config, Template},
+        config::{Config, Template, Token},
         definition::{AddedToken, Definition, Model, SpelledMerge, Vocabulary},
         limits,
         problem::Problem,
@@ -38,6 +40,8 @@ use crate::{
 #[derive(Debug)]
 pub struct Tokenizer {
     pub(crate) kind: Kind,
+    /// For [`Kind::Pipeline`].
+    pub(crate) spellings: Option<Spellings>,
     specials: SpecialTokens,
     size: u32,
     bos: Option<u32>,
@@ -78,24 +82,22 @@ impl Tokenizer {
 
     /// `json`, the source of `definition`, is saved unchanged.
     pub(crate) fn new(definition: &Definition, json: Vec<u8>, config: Config) -> Result<Self, Problem> {
+        let definition = definition.with_controls(&controls_of(&config));
+        let definition = definition.as_ref();
         let specials = SpecialTokens::from(definition);
         let kind = Kind::new(definition, &specials)?;
 
         let ids = definition.model.vocab.0.iter().map(|(_, id)| *id);
         let size =
             ids.chain(definition.added_tokens.iter().map(|token| token.id)).max().map_or(0, |last| last + 1);
+        let spellings = matches!(kind, Kind::Pipeline(_)).then(|| Spellings::new(definition, size));
 
         let first_of = |named: Option<&str>, usual: [&str; 2]| {
             named.into_iter().chain(usual).find_map(|text| specials.id(text))
         };
-        let bos = first_of(
-            config.bos_token.as_ref().map(crate::format::config::Token::text),
-            ["<|bos|>", "<|endoftext|>"],
-        );
-        let eos = first_of(
-            config.eos_token.as_ref().map(crate::format::config::Token::text),
-            ["<|assistant_end|>", "<|endoftext|>"],
-        );
+        let bos = first_of(config.bos_token.as_ref().map(Token::text), ["<|bos|>", "<|endoftext|>"]);
+        let eos =
+            first_of(config.eos_token.as_ref().map(Token::text), ["<|assistant_end|>", "<|endoftext|>"]);
 
         let chat = config.template().map(|template| {
             let text = |id: Option<u32>| id.and_then(|id| specials.text(id)).unwrap_or_default().to_owned();
@@ -103,7 +105,7 @@ impl Tokenizer {
         });
 
         let fingerprint = Fingerprint::of(&json);
-        Ok(Self { kind, specials, size, bos, eos, json, fingerprint, config, chat })
+        Ok(Self { kind, spellings, specials, size, bos, eos, json, fingerprint, config, chat })
     }
 
     /// Without a template, adds that of the chat format whose control tokens it knows; else our own and, after the last
@@ -147,6 +149,11 @@ impl Tokenizer {
         }
         let json = definition.to_json();
         Ok((Definition::parse(&json)?, json))
+    }
+
+    /// Whether it has a template for conversations.
+    pub fn has_chat(&self) -> bool {
+        self.chat.is_some()
     }
 
     /// Name of the chat format, if recognised.
@@ -239,6 +246,11 @@ impl Tokenizer {
 
     /// Never gives control tokens.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
+        self.encode_at(text, true)
+    }
+
+    /// `begins`: no control token precedes the text. Some vocabularies write a blank only before such a text.
+    pub(crate) fn encode_at(&self, text: &str, begins: bool) -> Result<Vec<u32>, Error> {
         if text.len() > limits::TEXT_BYTES {
             return Err(Error::TextTooLong { bytes: text.len(), limit: limits::TEXT_BYTES });
         }
@@ -248,7 +260,17 @@ impl Tokenizer {
                 .encode(text)
                 .map_err(|outside| Error::OutsideAlphabet { character: outside.character, at: outside.at }),
             Kind::ByteBpe(bpe) => Ok(bpe.encode(text)),
-            Kind::Pipeline(pipeline) => pipeline.encode(text, &self.specials),
+            Kind::Pipeline(pipeline) => pipeline.encode(text, begins, &self.specials),
+        }
+    }
+
+    /// `None` for vocabularies that this crate encodes, and for texts too long to encode at once.
+    pub(crate) fn encode_with_places(&self, text: &str, begins: bool) -> Result<Option<Vec<Placed>>, Error> {
+        match &self.kind {
+            Kind::Pipeline(pipeline) if pipeline.takes(text) => {
+                pipeline.encode_with_places(text, begins, &self.specials).map(Some)
+            }
+            _ => Ok(None),
         }
     }
 
@@ -268,18 +290,6 @@ impl Tokenizer {
     /// Encodes many texts on the current thread pool.
     pub fn encode_batch<S: AsRef<str> + Sync>(&self, texts: &[S]) -> Result<Vec<Vec<u32>>, Error> {
         texts.par_iter().with_max_len(1).map(|text| self.encode(text.as_ref())).collect()
-    }
-
-    /// For trusted text such as a template: control tokens count.
-    pub fn encode_with_specials(&self, text: &str) -> Result<Vec<u32>, Error> {
-        let mut ids = Vec::new();
-        for segment in self.specials.segments(text) {
-            match segment {
-                Segment::Text(text) => ids.extend(self.encode(text)?),
-                Segment::Special(id) => ids.push(id),
-            }
-        }
-        Ok(ids)
     }
 
     /// Bytes of `ids`; control tokens have none.
@@ -343,11 +353,11 @@ impl Tokenizer {
     }
 }
 
-impl From<&Definition> for SpecialTokens {
-    fn from(definition: &Definition) -> Self {
-        let controls = definition.added_tokens.iter().filter(|token| token.special);
-        Self::new(controls.map(|token| SpecialToken { text: token.content.clone(), id: token.id }).collect())
-    }
+/// Control tokens of the published format that the template writes.
+fn controls_of(config: &Config) -> Vec<&str> {
+    let Some(format) = config.template().and_then(PublishedFormat::recognised) else { return Vec::new() };
+    let ends = [&config.bos_token, &config.eos_token].into_iter().flatten();
+    format.controls().iter().copied().chain(ends.map(Token::text)).collect()
 }
 
 impl From<&SpecialToken> for AddedToken {

@@ -2,7 +2,7 @@
 //!
 //! Checks sizes, ids, and that each merge joins two known tokens into a third.
 
-use std::{collections::HashMap, fmt};
+use std::{borrow::Cow, collections::HashMap, fmt};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -144,6 +144,19 @@ impl Definition {
             }
         }
         Ok(())
+    }
+
+    /// With `texts` among the added tokens as control tokens, which some files list as text.
+    pub(crate) fn with_controls(&self, texts: &[&str]) -> Cow<'_, Self> {
+        let is_listed = |token: &AddedToken| texts.contains(&token.content.as_str());
+        if !self.added_tokens.iter().any(|token| !token.special && is_listed(token)) {
+            return Cow::Borrowed(self);
+        }
+        let mut definition = self.clone();
+        for token in &mut definition.added_tokens {
+            token.special |= is_listed(token);
+        }
+        Cow::Owned(definition)
     }
 
     /// Merges by id. A result joins the parts, without the prefix of continued words.

@@ -56,7 +56,10 @@ const BLANK: &str = "▁";
 impl Tokenizer {
     /// The vocabulary for a model with `rows` tokens, perhaps more than it has.
     pub fn llama_cpp(&self, rows: usize) -> Result<LlamaCpp, NotInLlamaCpp> {
-        let definition = self.definition();
+        let mut definition = self.definition();
+        for token in &mut definition.added_tokens {
+            token.special |= self.specials().contains(token.id);
+        }
         let byte_level = byte_level(&definition)?;
         let (tokens, kinds) = spellings(&definition, rows.max(self.vocab_size() as usize));
         let chat_template = self.chat_template().map(str::to_owned);

@@ -97,6 +97,22 @@ fn a_cut_begins_a_document_at_that_byte_or_the_next_character() {
 }
 
 #[test]
+fn a_byte_order_mark_is_no_text() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("marked.txt");
+    fs::write(&path, "\u{feff}one two").expect("writing");
+    let read = |cut| -> Vec<(String, u64)> {
+        parts(&find(&path), cut).iter().map(|part| (text(part).to_owned(), part.position)).collect()
+    };
+    assert_eq!(read(None), [("one two".to_owned(), 3)]);
+    assert_eq!(read(Some(7)), [("one ".to_owned(), 3), ("two".to_owned(), 7)]);
+    // As it always was: a cut within the mark.
+    assert_eq!(read(Some(2)).iter().map(|(text, _)| text.as_str()).collect::<String>(), "\u{feff}one two");
+    fs::write(&path, "\u{feff}").expect("writing");
+    assert!(read(None).is_empty(), "nothing else is there");
+}
+
+#[test]
 fn a_byte_tokenizer_reads_any_bytes() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("raw.bin");

@@ -13,6 +13,7 @@ mod index;
 mod parquet_text;
 mod prepare;
 mod records;
+mod rendered_chats;
 mod stream;
 mod trained;
 mod windows;

@@ -67,12 +67,33 @@ fn texts(
     })
 }
 
-fn divide(mut text: String, chars: usize) -> Vec<Result<String, Error>> {
-    let mut divided = Vec::new();
-    while let Some((at, _)) = text.char_indices().nth(chars) {
-        let rest = text.split_off(at);
-        divided.push(Ok(std::mem::replace(&mut text, rest)));
+/// Copies each piece: one that was split off would keep the memory of the whole text.
+fn divide(text: String, chars: usize) -> Vec<Result<String, Error>> {
+    let (mut divided, mut rest) = (Vec::new(), text.as_str());
+    while let Some((at, _)) = rest.char_indices().nth(chars) {
+        let (piece, after) = rest.split_at(at);
+        divided.push(Ok(piece.to_owned()));
+        rest = after;
     }
-    divided.push(Ok(text));
+    if divided.is_empty() {
+        return vec![Ok(text)];
+    }
+    divided.push(Ok(rest.to_owned()));
     divided
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_of_a_text_hold_no_more_memory_than_the_text() {
+        let text = "Größe und Höhe ".repeat(1000);
+        let pieces: Vec<String> =
+            divide(text.clone(), 100).into_iter().map(|piece| piece.expect("a text")).collect();
+        assert_eq!(pieces.concat(), text);
+        assert!(pieces.iter().all(|piece| piece.chars().count() <= 100));
+        let held: usize = pieces.iter().map(String::capacity).sum();
+        assert!(held <= text.len() + text.len() / 8, "{held} bytes for {}", text.len());
+    }
 }

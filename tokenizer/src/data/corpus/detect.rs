@@ -2,6 +2,7 @@
 
 use std::{io::Read, path::Path};
 
+use durable::regular::BYTE_ORDER_MARK;
 use serde_json::Value;
 
 use super::{
@@ -71,7 +72,7 @@ fn begins_with_array_of_records(sample: &[u8], is_json: bool) -> bool {
 }
 
 fn without_mark(sample: &[u8]) -> &[u8] {
-    sample.strip_prefix("\u{feff}".as_bytes()).unwrap_or(sample).trim_ascii_start()
+    sample.strip_prefix(BYTE_ORDER_MARK).unwrap_or(sample).trim_ascii_start()
 }
 
 /// The first key decides if the line exceeds the sample.

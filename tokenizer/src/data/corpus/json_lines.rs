@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use durable::regular::BYTE_ORDER_MARK;
+
 use super::{Body, FilePart, ReadParts, record};
 use crate::error::Error;
 
@@ -115,7 +117,7 @@ impl ReadParts for JsonLines {
 
             let mut line = self.buffer.as_slice();
             if self.line == 1 {
-                line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line);
+                line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
             }
             let line = line.trim_ascii();
             if line.is_empty() {

@@ -8,6 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use durable::regular::BYTE_ORDER_MARK;
+
 use super::{Body, FilePart, PART_BYTES, ReadParts};
 use crate::{encode::split::safe_cut, error::Error};
 
@@ -35,6 +37,18 @@ impl FileBytes {
             let missing = (bytes - self.pending.len()) as u64;
             let read = (&mut self.file).take(missing).read_to_end(&mut self.pending);
             self.ended = read.map_err(Error::read(&self.path))? == 0;
+        }
+        Ok(())
+    }
+
+    /// The mark is no text. A cut within it stays where it is.
+    fn skip_byte_order_mark(&mut self) -> Result<(), Error> {
+        let len = BYTE_ORDER_MARK.len();
+        self.fill(len)?;
+        let is_cut = self.cut.is_some_and(|cut| cut < len as u64);
+        if self.pending.starts_with(BYTE_ORDER_MARK) && !is_cut {
+            self.pending.drain(..len);
+            self.position = len as u64;
         }
         Ok(())
     }
@@ -99,6 +113,9 @@ impl TextParts {
 
 impl ReadParts for TextParts {
     fn read_part(&mut self) -> Result<Option<FilePart>, Error> {
+        if self.0.position == 0 {
+            self.0.skip_byte_order_mark()?;
+        }
         let mut wanted = PART_BYTES;
         loop {
             self.0.fill(wanted)?;

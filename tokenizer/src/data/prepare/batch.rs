@@ -257,19 +257,27 @@ impl<'a> Encoder<'a> {
     }
 }
 
-fn split_long(part: Part) -> impl Iterator<Item = Part> {
-    let mut rest = Some(part);
-    std::iter::from_fn(move || {
-        let mut part = rest.take()?;
-        if let Body::Text(text) = &mut part.body
-            && text.len() > 2 * PART_BYTES
-            && let Some(at) = safe_cut(text, PART_BYTES)
-        {
-            let body = Body::Text(text.split_off(at));
-            rest = Some(Part { begins: false, body, ..part });
-        }
-        Some(part)
-    })
+/// Copies each part of a long text: one that was split off would keep the memory of the whole text.
+fn split_long(part: Part) -> Vec<Part> {
+    let Body::Text(text) = &part.body else { return vec![part] };
+    let (mut texts, mut rest) = (Vec::new(), text.as_str());
+    while rest.len() > 2 * PART_BYTES
+        && let Some(at) = safe_cut(rest, PART_BYTES)
+    {
+        let (before, after) = rest.split_at(at);
+        texts.push(before);
+        rest = after;
+    }
+    if texts.is_empty() {
+        return vec![part];
+    }
+    texts.push(rest);
+
+    let copied = |(at, text): (usize, &str)| {
+        let (begins, body) = (part.begins && at == 0, Body::Text(text.to_owned()));
+        Part { begins, body, ..part }
+    };
+    texts.into_iter().enumerate().map(copied).collect()
 }
 
 /// Hashes a document's text, or a long file's first part.
@@ -303,4 +311,33 @@ fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
     padded[..last.len()].copy_from_slice(last);
     states[3] = take(states[3], padded);
     states.into_iter().fold(seed, mix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_long_text_hold_no_more_memory_than_the_text() {
+        let text = "The river rises.\n".repeat(1 << 16);
+        let part = Part { file: 0, document: 3, begins: true, position: 5, body: Body::Text(text.clone()) };
+        let parts = split_long(part.clone());
+        let texts: Vec<&String> = parts
+            .iter()
+            .map(|part| match &part.body {
+                Body::Text(text) => text,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+
+        assert!(parts.len() > 10, "{} parts", parts.len());
+        assert_eq!(texts.iter().map(|text| text.as_str()).collect::<String>(), text);
+        let held: usize = texts.iter().map(|text| text.capacity()).sum();
+        assert!(held <= text.len() + text.len() / 8, "{held} bytes for {}", text.len());
+        assert!(parts.iter().skip(1).all(|part| !part.begins) && parts[0].begins);
+        assert!(parts.iter().all(|part| (part.document, part.position) == (3, 5)));
+
+        let short = Part { body: Body::Text("The river".to_owned()), ..part };
+        assert_eq!(split_long(short.clone()), [short]);
+    }
 }
