@@ -37,8 +37,13 @@ impl Vocabulary for TokenizerVocabulary {
         Box::new(Stream { tokenizer: &self.tokenizer, stream: Some(self.tokenizer.decode_stream()) })
     }
 
+    fn decoder_after(&self, prompt: &[u32]) -> Box<dyn Decoder + '_> {
+        let stream = Some(self.tokenizer.decode_stream_after(prompt));
+        Box::new(Stream { tokenizer: &self.tokenizer, stream })
+    }
+
     fn bytes(&self, token: u32) -> Vec<u8> {
-        self.tokenizer.decode_bytes(&[token]).unwrap_or_default()
+        self.tokenizer.token_bytes(token)
     }
 
     fn is_text(&self, token: u32) -> bool {

@@ -138,7 +138,7 @@ impl Fields {
         let (low, high) = range;
         match self.optional::<f64>(name)? {
             Some(value) if !(low..=high).contains(&value) => {
-                Err(ApiError::parameter(name, format!("`{name}` must be between {low} and {high}")))
+                Err(ApiError::parameter(name, format!("`{name}` must be a number from {low} to {high}")))
             }
             value => Ok(value),
         }

@@ -260,6 +260,10 @@ impl Vocabulary for ByteVocabulary {
         Box::new(Utf8Decoder(Vec::new()))
     }
 
+    fn decoder_after(&self, _prompt: &[u32]) -> Box<dyn Decoder + '_> {
+        self.decoder()
+    }
+
     fn bytes(&self, token: u32) -> Vec<u8> {
         u8::try_from(token).into_iter().collect()
     }

@@ -154,6 +154,10 @@ pub trait Vocabulary: Send + Sync {
     /// A decoder for one stream.
     fn decoder(&self) -> Box<dyn Decoder + '_>;
 
+    /// A decoder for a text that continues `prompt`, which it does not repeat. A text's beginning may lose a blank; a
+    /// continuation keeps it.
+    fn decoder_after(&self, prompt: &[u32]) -> Box<dyn Decoder + '_>;
+
     /// A token's bytes, perhaps part of a character.
     fn bytes(&self, token: u32) -> Vec<u8>;
 

@@ -18,10 +18,20 @@ pub(crate) struct Job {
     pub(crate) client: Client,
     pub(crate) request: SequenceRequest,
     pub(crate) stop: Vec<String>,
-    /// Whether the answer begins with the prompt.
-    pub(crate) echo: bool,
+    pub(crate) beginning: Beginning,
     pub(crate) sender: EventSender,
     pub(crate) queued: Instant,
+}
+
+/// How an answer's text begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Beginning {
+    /// As a text of its own.
+    Own,
+    /// As the continuation of the prompt's text.
+    Continued,
+    /// With the prompt's text, which then continues.
+    Echoed,
 }
 
 /// [`SequenceRequest::max_tokens`] bounds the channel's events.
@@ -208,7 +218,8 @@ mod tests {
         };
         let sender = EventSender { index: 0, events };
         let id = RequestId::new(&HeaderMap::new());
-        (Job { id, client, request, stop: Vec::new(), echo: false, sender, queued: Instant::now() }, receiver)
+        let (stop, beginning) = (Vec::new(), Beginning::Own);
+        (Job { id, client, request, stop, beginning, sender, queued: Instant::now() }, receiver)
     }
 
     fn popped(queue: &Queue) -> Option<u32> {

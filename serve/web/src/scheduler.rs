@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::engine::{Counters, Engine, EngineError, Key, PromptRead, Vocabulary};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
-use crate::queue::{Event, Job, Next, Queue};
+use crate::queue::{Beginning, Event, Job, Next, Queue};
 use crate::record::Record;
 use crate::sequence::Sequence;
 
@@ -78,8 +78,8 @@ impl<'a> Scheduler<'a> {
 
     fn join(&mut self, job: Job) {
         let record = Record::new(&job);
-        let Job { request, stop, echo, sender, queued, .. } = job;
-        let echo = echo.then(|| request.prompt.clone());
+        let Job { request, stop, beginning, sender, queued, .. } = job;
+        let continued = (beginning != Beginning::Own).then(|| request.prompt.clone());
         let key = Key(self.next);
         self.next += 1;
         self.metrics.queued.observe(queued.elapsed());
@@ -88,7 +88,12 @@ impl<'a> Scheduler<'a> {
             Ok(Ok(())) => {
                 self.metrics.prompt_tokens.add(read);
                 sender.send(Event::Begun);
-                let sequence = Sequence::new(sender, record, (stop, echo), max_tokens, self.vocabulary);
+                let vocabulary = self.vocabulary;
+                let decoder = continued
+                    .as_deref()
+                    .map_or_else(|| vocabulary.decoder(), |prompt| vocabulary.decoder_after(prompt));
+                let echo = continued.filter(|_| beginning == Beginning::Echoed);
+                let sequence = Sequence::new(sender, record, decoder, (stop, echo), max_tokens, vocabulary);
                 self.active.insert(key, sequence);
             }
             Ok(Err(error)) => {

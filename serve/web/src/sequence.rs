@@ -28,6 +28,7 @@ impl<'v> Sequence<'v> {
     pub(crate) fn new(
         sender: EventSender,
         record: Record,
+        decoder: Box<dyn Decoder + 'v>,
         (stop, echo): (Vec<String>, Option<Vec<u32>>),
         max_tokens: usize,
         vocabulary: &'v dyn Vocabulary,
@@ -36,7 +37,7 @@ impl<'v> Sequence<'v> {
             sender,
             record,
             vocabulary,
-            decoder: vocabulary.decoder(),
+            decoder,
             stop: StopStrings::new(stop),
             echo,
             max_tokens,

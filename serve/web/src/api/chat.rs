@@ -17,7 +17,7 @@ use super::tools::{CallReader, FunctionKind, Said, Tools, call_text, response_fo
 use crate::body::Fields;
 use crate::engine::{EncodeError, Likelihood, Vocabulary};
 use crate::error::ApiError;
-use crate::queue::{FinishReason, Piece};
+use crate::queue::{Beginning, FinishReason, Piece};
 use crate::state::Server;
 
 pub(crate) async fn chat(
@@ -54,7 +54,7 @@ pub(crate) async fn chat(
     let (prompt, grammar) = encode_in_background(held, encode).await?;
     let length = Length { asked, default: ready.model.context, strict };
     let max_tokens = length.fit(prompt.len(), &ready.model, &server.limits)?;
-    let questions = vec![Question { prompt, max_tokens, echo: false, grammar }];
+    let questions = vec![Question { prompt, max_tokens, beginning: Beginning::Own, grammar }];
     let envelope = Envelope::new("chatcmpl-", ready.model.id.clone());
     let choices = if calls { parameters.choices } else { 0 };
     let chat = Chat { alternatives, calls: (0..choices).map(|_| CallReader::default()).collect() };
@@ -106,6 +106,9 @@ struct SentCall {
     #[serde(rename = "type")]
     _kind: FunctionKind,
     function: CalledFunction,
+    /// Streams number calls.
+    #[serde(rename = "index")]
+    _index: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -128,7 +131,7 @@ fn texts(sent: Vec<SentMessage>) -> Result<Vec<(SentRole, String)>, ApiError> {
         if !calls.is_empty() && role != ChatRole::Other(SentRole::Assistant) {
             return wrong("tool_calls", "only the assistant calls functions");
         }
-        if content.is_none() && calls.is_empty() {
+        if content.is_none() && role != ChatRole::Other(SentRole::Assistant) {
             return wrong("content", "it is missing");
         }
         let mut text = content.map(Content::text).unwrap_or_default();
@@ -281,9 +284,8 @@ fn add(message: &mut Value, part: Said) {
 impl Chat {
     fn finish(&mut self, index: usize, finish: FinishReason) -> (Option<Said>, &'static str) {
         let Some(reader) = self.calls.get_mut(index) else { return (None, finish.name()) };
-        let is_complete = finish == FinishReason::Stop;
-        let rest = reader.finish(is_complete);
-        (rest, if is_complete && reader.is_call() { "tool_calls" } else { finish.name() })
+        let (rest, is_complete_call) = reader.finish();
+        (rest, if is_complete_call { "tool_calls" } else { finish.name() })
     }
 
     fn logprobs(&self, tokens: &[(u32, Option<Likelihood>)], vocabulary: &dyn Vocabulary) -> Value {

@@ -15,7 +15,7 @@ use crate::body::Fields;
 use crate::engine::{Likelihood, Vocabulary};
 use crate::error::ApiError;
 use crate::limits::Limits;
-use crate::queue::{FinishReason, Piece};
+use crate::queue::{Beginning, FinishReason, Piece};
 use crate::state::Server;
 
 /// As in OpenAI's API.
@@ -57,10 +57,11 @@ pub(crate) async fn completions(
     let prompts: Vec<Vec<u32>> =
         encode_in_background(held, move || prompts.into_iter().map(encode).collect::<Result<_, _>>()).await?;
     let length = Length { asked, default: DEFAULT_TOKENS, strict };
+    let beginning = if echo { Beginning::Echoed } else { Beginning::Continued };
     let mut questions = Vec::with_capacity(prompts.len());
     for prompt in prompts {
         let max_tokens = length.fit(prompt.len(), &ready.model, &server.limits)?;
-        questions.push(Question { prompt, max_tokens, echo, grammar: None });
+        questions.push(Question { prompt, max_tokens, beginning, grammar: None });
     }
     let envelope = Envelope::new("cmpl-", ready.model.id.clone());
     answer::answer(&server, &ready, &origin, envelope, Text { alternatives }, parameters, questions).await

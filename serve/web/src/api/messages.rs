@@ -15,7 +15,8 @@ pub(super) enum SentRole {
     Assistant,
 }
 
-/// Makes neighbouring messages of one role one message: some programs send each paragraph alone.
+/// Makes neighbouring messages of one role one message: some programs send each paragraph alone. Leaves out empty
+/// messages: clients send an empty answer back.
 pub(super) fn joined(
     name: &str,
     sent: Vec<(SentRole, String)>,
@@ -26,7 +27,7 @@ pub(super) fn joined(
         return Err(ApiError::parameter(name, message));
     }
     let mut messages: Vec<Message> = Vec::with_capacity(sent.len());
-    for (role, content) in sent {
+    for (role, content) in sent.into_iter().filter(|(_, content)| !content.is_empty()) {
         let role = match role {
             SentRole::System => Role::System,
             SentRole::User => Role::User,
@@ -39,6 +40,9 @@ pub(super) fn joined(
             }
             _ => messages.push(Message { role, content }),
         }
+    }
+    if messages.is_empty() {
+        return Err(ApiError::parameter(name, format!("`{name}` has no text to answer")));
     }
     Ok(messages)
 }

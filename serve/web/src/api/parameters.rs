@@ -20,7 +20,10 @@ use crate::state::{Ready, Server};
 
 #[derive(Debug)]
 pub(crate) struct Parameters {
+    /// As sent, without seed and choice.
     pub(crate) sampling: Sampling,
+    /// Else each prompt gets its own.
+    pub(crate) seed: Option<u64>,
     pub(crate) adjustment: Adjustment,
     /// Per prompt.
     pub(crate) choices: u64,
@@ -65,6 +68,7 @@ impl Parameters {
 
         Ok(Self {
             sampling,
+            seed: seed(fields)?,
             adjustment: adjustment(fields, model, limits)?,
             choices: fields.whole("n", (1, limits.choices))?.unwrap_or(1),
             stop,
@@ -77,6 +81,7 @@ impl Parameters {
     pub(crate) fn read_for_one_answer(fields: &mut Fields) -> Result<Self, ApiError> {
         Ok(Self {
             sampling: sampling(fields)?,
+            seed: seed(fields)?,
             adjustment: Adjustment::default(),
             choices: 1,
             stop: Vec::new(),
@@ -90,14 +95,18 @@ impl Parameters {
 fn sampling(fields: &mut Fields) -> Result<Sampling, ApiError> {
     Ok(Sampling {
         temperature: fields.number("temperature", (0.0, 2.0))?.unwrap_or(1.0),
-        top_p: fields.number("top_p", (f64::MIN_POSITIVE, 1.0))?,
+        top_p: fields.number("top_p", (0.0, 1.0))?,
         min_p: fields.number("min_p", (0.0, 1.0))?,
         repetition_penalty: repetition_penalty(fields)?,
         // 0 is no limit, as in llama.cpp.
         top_k: fields.whole_or_off("top_k", (0, 1 << 31))?.map(|k| k as usize).filter(|k| *k > 0),
-        seed: fields.whole_or_off("seed", (0, i64::MAX as u64))?.unwrap_or_else(random_seed),
+        seed: 0,
         choice: 0,
     })
+}
+
+fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
+    fields.whole_or_off("seed", (0, i64::MAX as u64))
 }
 
 fn adjustment(fields: &mut Fields, model: &Model, limits: &Limits) -> Result<Adjustment, ApiError> {
@@ -148,7 +157,7 @@ fn check_stop(stop: &[String], limits: &Limits) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn random_seed() -> u64 {
+pub(crate) fn random_seed() -> u64 {
     RandomState::new().hash_one(0_u8)
 }
 
@@ -203,6 +212,13 @@ pub(crate) struct Length {
 impl Length {
     /// Most tokens of an answer: as requested, or as many as context and server leave room for.
     pub(crate) fn fit(&self, prompt: usize, model: &Model, limits: &Limits) -> Result<usize, ApiError> {
+        if let Some(asked) = self.asked.filter(|asked| self.strict && *asked > limits.tokens as u64) {
+            return Err(ApiError::bad(format!(
+                "{asked} tokens were asked for, but an answer of this server has at most {}; ask for less, or start the \
+                 server with a larger --max-tokens",
+                limits.tokens
+            )));
+        }
         let asked = self.asked.unwrap_or(self.default as u64).min(limits.tokens as u64) as usize;
         // An answer's last token is never read.
         let held = model.kv.map_or(model.context, |kv| kv.tokens.min(model.context));

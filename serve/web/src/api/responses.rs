@@ -21,7 +21,7 @@ use super::parameters::{Asked, Length, Parameters, accept_newer, read_request, r
 use super::running::{Question, Running, encode_in_background};
 use crate::body::Fields;
 use crate::error::{ApiError, json_body};
-use crate::queue::{Event, FinishReason};
+use crate::queue::{Beginning, Event, FinishReason};
 use crate::state::Server;
 
 pub(crate) async fn responses(
@@ -47,7 +47,7 @@ pub(crate) async fn responses(
     let length = Length { asked, default: ready.model.context, strict };
     let max_tokens = length.fit(prompt.len(), &ready.model, &server.limits)?;
 
-    let questions = vec![Question { prompt, max_tokens, echo: false, grammar: None }];
+    let questions = vec![Question { prompt, max_tokens, beginning: Beginning::Own, grammar: None }];
     let running = Running::start(&server, &origin, &parameters, None, questions)?;
     let envelope = Envelope::new("resp_", ready.model.id.clone());
     let reply = Reply {

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::parameters::{Origin, Parameters};
+use super::parameters::{Origin, Parameters, random_seed};
 use crate::body_budget::BodyShare;
 use crate::engine::{EncodeError, Sampling, SequenceRequest};
 use crate::error::ApiError;
 use crate::grammar::Grammar;
-use crate::queue::{Event, EventSender, Job};
+use crate::queue::{Beginning, Event, EventSender, Job};
 use crate::state::Server;
 
 const HEAD_WAIT: Duration = Duration::from_secs(5);
@@ -18,7 +18,7 @@ const HEAD_WAIT: Duration = Duration::from_secs(5);
 pub(super) struct Question {
     pub(super) prompt: Vec<u32>,
     pub(super) max_tokens: usize,
-    pub(super) echo: bool,
+    pub(super) beginning: Beginning,
     pub(super) grammar: Option<Grammar>,
 }
 
@@ -75,17 +75,20 @@ impl Running {
         let (events, receiver) = unbounded_channel();
         let mut usage = Usage::default();
         let mut jobs = Vec::new();
-        for Question { prompt, max_tokens, echo, grammar } in questions {
+        for Question { prompt, max_tokens, beginning, grammar } in questions {
             usage.prompt += prompt.len();
+            let seed = parameters.seed.unwrap_or_else(random_seed);
+            // 0 is the least share: the likeliest token alone.
+            let top_p = parameters.sampling.top_p.map(|share| share.max(f64::MIN_POSITIVE));
             for choice in 0..parameters.choices {
-                let sampling = Sampling { choice, ..parameters.sampling };
+                let sampling = Sampling { top_p, seed, choice, ..parameters.sampling };
                 let request = SequenceRequest {
                     prompt: prompt.clone(),
                     max_tokens,
                     sampling,
                     adjustment: parameters.adjustment.clone(),
                     alternatives,
-                    score_prompt: echo && alternatives.is_some(),
+                    score_prompt: beginning == Beginning::Echoed && alternatives.is_some(),
                     grammar: grammar.clone(),
                 };
                 jobs.push(Job {
@@ -93,7 +96,7 @@ impl Running {
                     client: origin.client,
                     request,
                     stop: parameters.stop.clone(),
-                    echo,
+                    beginning,
                     sender: EventSender { index: jobs.len(), events: events.clone() },
                     queued: Instant::now(),
                 });

@@ -1,6 +1,7 @@
 //! Functions that an answer may call: offered in the prompt, enforced by a grammar, read from the answer.
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use crate::body::Fields;
@@ -171,6 +172,8 @@ pub(super) struct CallReader {
     state: State,
     /// Text before the arguments, or a last brace, which may be the call's.
     held: String,
+    /// Arguments given out.
+    arguments: String,
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -186,10 +189,6 @@ const BEFORE_NAME: &str = "{\"name\":\"";
 const BEFORE_ARGUMENTS: &str = "\",\"arguments\":";
 
 impl CallReader {
-    pub(super) fn is_call(&self) -> bool {
-        self.state == State::Arguments
-    }
-
     pub(super) fn push(&mut self, text: &str) -> Vec<Said> {
         let mut parts = Vec::new();
         self.held += text;
@@ -212,20 +211,29 @@ impl CallReader {
         let rest = self.held.split_off(ready);
         let ready = std::mem::replace(&mut self.held, rest);
         if !ready.is_empty() {
-            parts.push(if self.is_call() { Said::Arguments(ready) } else { Said::Text(ready) });
+            parts.push(if self.state == State::Arguments {
+                self.arguments += &ready;
+                Said::Arguments(ready)
+            } else {
+                Said::Text(ready)
+            });
         }
         parts
     }
 
-    /// The rest; a complete call's last brace is its own.
-    pub(super) fn finish(&mut self, is_complete: bool) -> Option<Said> {
+    /// The rest, and whether the answer is a complete call, whose last brace belongs to no argument. A stop string or a
+    /// length may cut a call anywhere, so only its text tells.
+    pub(super) fn finish(&mut self) -> (Option<Said>, bool) {
         let rest = std::mem::take(&mut self.held);
-        match self.state {
-            _ if rest.is_empty() => None,
-            State::Arguments if is_complete => None,
+        let is_complete_call = self.state == State::Arguments
+            && rest == "}"
+            && serde_json::from_str::<IgnoredAny>(&self.arguments).is_ok();
+        let said = match self.state {
+            _ if rest.is_empty() || is_complete_call => None,
             State::Arguments => Some(Said::Arguments(rest)),
             _ => Some(Said::Text(rest)),
-        }
+        };
+        (said, is_complete_call)
     }
 }
 
@@ -237,11 +245,21 @@ pub(super) fn call_text(name: &str, arguments: &str) -> String {
 mod tests {
     use super::*;
 
-    fn read(pieces: &[&str], is_complete: bool) -> Vec<Said> {
+    fn read(pieces: &[&str]) -> (Vec<Said>, bool) {
         let mut reader = CallReader::default();
         let mut parts: Vec<Said> = pieces.iter().flat_map(|piece| reader.push(piece)).collect();
-        parts.extend(reader.finish(is_complete));
-        parts
+        let (rest, is_complete_call) = reader.finish();
+        parts.extend(rest);
+        (parts, is_complete_call)
+    }
+
+    fn arguments(parts: &[Said]) -> String {
+        let text = |part: &Said| match part {
+            Said::Name(_) => String::new(),
+            Said::Arguments(text) => text.clone(),
+            Said::Text(_) => panic!("{part:?}"),
+        };
+        parts.iter().map(text).collect()
     }
 
     #[test]
@@ -250,21 +268,35 @@ mod tests {
         for size in 1..text.len() {
             let pieces: Vec<&str> =
                 text.as_bytes().chunks(size).map(|piece| std::str::from_utf8(piece).unwrap()).collect();
-            let parts = read(&pieces, true);
+            let (parts, is_complete_call) = read(&pieces);
+            assert!(is_complete_call, "pieces of {size}");
             assert_eq!(parts[0], Said::Name("weather".to_owned()));
-            let arguments = parts[1..].iter().map(|part| match part {
-                Said::Arguments(text) => text.as_str(),
-                other => panic!("{other:?}"),
-            });
-            assert_eq!(arguments.collect::<String>(), "{\"at\":{\"city\":\"Rome\"}}", "pieces of {size}");
+            assert_eq!(arguments(&parts), "{\"at\":{\"city\":\"Rome\"}}", "pieces of {size}");
         }
     }
 
     #[test]
+    fn a_call_is_complete_at_its_last_brace_alone() {
+        let given = "{\"at\":{\"city\":\"}{}\"},\"days\":[3]}";
+        let text = call_text("f", given);
+        let begin = text.len() - 1 - given.len();
+        for end in begin + 1..text.len() {
+            let (parts, is_complete_call) = read(&[&text[..end]]);
+            assert!(!is_complete_call, "{}", &text[..end]);
+            assert_eq!(arguments(&parts), text[begin..end], "all that was said");
+        }
+        let (parts, is_complete_call) = read(&[&text]);
+        assert_eq!((arguments(&parts).as_str(), is_complete_call), (given, true));
+    }
+
+    #[test]
     fn a_call_that_was_cut_keeps_its_braces_and_a_text_is_no_call() {
-        let cut = read(&["{\"name\":\"f\",\"arguments\":{\"a\":{}"], false);
+        let (cut, _) = read(&["{\"name\":\"f\",\"arguments\":{\"a\":{}"]);
         assert_eq!(cut[1..], [Said::Arguments("{\"a\":{".to_owned()), Said::Arguments("}".to_owned())]);
-        assert_eq!(read(&["Hi", " {}"], true), [Said::Text("Hi".to_owned()), Said::Text(" {}".to_owned())]);
-        assert_eq!(read(&["{\"na"], false), [Said::Text("{\"na".to_owned())]);
+        let said = |texts: &[&str]| -> Vec<Said> {
+            texts.iter().map(|text| Said::Text((*text).to_owned())).collect()
+        };
+        assert_eq!(read(&["Hi", " {}"]), (said(&["Hi", " {}"]), false));
+        assert_eq!(read(&["{\"na"]), (said(&["{\"na"]), false));
     }
 }

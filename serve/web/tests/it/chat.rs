@@ -185,6 +185,47 @@ fn neighbouring_messages_of_one_role_are_one_message() {
 }
 
 #[test]
+fn empty_messages_are_left_out_and_a_conversation_needs_a_text() {
+    let server = TestServer::echo(Echo::default());
+    let said = |role: &str, content: Value| json!({ "role": role, "content": content });
+    let joined = server.post_json(PATH, &chat_request("ab\n\ncd", json!({}))).json();
+    for empty in [said("assistant", json!("")), said("assistant", json!(null)), said("system", json!([]))] {
+        let messages = json!([said("user", json!("ab")), empty, said("user", json!("cd"))]);
+        let apart = server.post_json(PATH, &json!({ "messages": messages })).json();
+        assert_eq!((&apart["usage"], &apart["choices"]), (&joined["usage"], &joined["choices"]));
+    }
+
+    let input = json!([said("user", json!("ab")), said("assistant", json!("")), said("user", json!("cd"))]);
+    let response = server.post_json("/v1/responses", &json!({ "input": input })).json();
+    assert_eq!(response["output"][0]["content"][0]["text"], "ab\n\ncd");
+
+    for messages in [
+        json!([said("user", json!(""))]),
+        json!([said("assistant", json!(null))]),
+        json!([said("user", json!("a")), said("assistant", json!("b")), said("user", json!(""))]),
+    ] {
+        assert_eq!(server.post_json(PATH, &json!({ "messages": messages })).status, 400, "{messages}");
+    }
+    let nothing = server.post_json(PATH, &chat_request("", json!({})));
+    assert_eq!((nothing.status, nothing.error("param").as_str()), (400, "messages"));
+}
+
+#[test]
+fn a_call_goes_back_as_it_was_streamed() {
+    let server = TestServer::echo(Echo::default());
+    let function = json!({ "name": "weather", "arguments": "{\"city\":\"Rome\"}" });
+    let call = json!({ "index": 0, "id": "c1", "type": "function", "function": function });
+    let messages = json!([
+        { "role": "user", "content": "Rome?" },
+        { "role": "assistant", "content": null, "tool_calls": [call] },
+        { "role": "tool", "tool_call_id": "c1", "content": "sunny" },
+    ]);
+    let answer = server.post_json(PATH, &json!({ "messages": messages }));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.json()["choices"][0]["message"]["content"], "weather returned: sunny");
+}
+
+#[test]
 fn numbers_out_of_range_are_refused_by_name() {
     let server = TestServer::echo(Echo::default());
     let huge = "1e400";
@@ -200,7 +241,7 @@ fn numbers_out_of_range_are_refused_by_name() {
         ("logit_bias", "[5]"),
         ("temperature", "2.1"),
         ("temperature", "\"hot\""),
-        ("top_p", "0"),
+        ("top_p", "-0.1"),
         ("top_p", "1.1"),
         ("top_k", "-2"),
         ("min_p", "2"),
@@ -277,17 +318,29 @@ fn an_answer_is_cut_to_the_servers_longest() {
 
 #[test]
 fn a_client_that_prefers_strict_handling_gets_a_400_instead_of_a_shorter_answer() {
+    let limits = Limits { tokens: 6, ..Limits::default() };
+    let roomy = TestServer::start(settings(limits), |worker| Echo::default().answer(worker));
     let server = TestServer::echo(Echo { context: 8, ..Echo::default() });
-    let asked = |prefer: &str, most: u64| {
+    let asked = |server: &TestServer, prefer: &str, most: u64| {
         let request = post_request(PATH, &chat_request("abcd", json!({ "max_tokens": most })).to_string());
         server.send(request.replacen("\r\n", &format!("\r\nPrefer: {prefer}\r\n"), 1))
     };
     for prefer in ["handling=strict", "respond-async, Handling=STRICT"] {
-        assert_eq!(asked(prefer, 4).status, 200);
-        let refused = asked(prefer, 5);
+        assert_eq!(asked(&server, prefer, 4).status, 200);
+        let refused = asked(&server, prefer, 5);
         assert_eq!((refused.status, refused.error("code").as_str()), (400, "context_length_exceeded"));
+
+        assert_eq!(asked(&roomy, prefer, 6).status, 200);
+        let refused = asked(&roomy, prefer, 7);
+        assert!(
+            refused.status == 400 && refused.error("message").contains("--max-tokens"),
+            "{}",
+            refused.text()
+        );
     }
-    assert_eq!(asked("handling=lenient", 5).status, 200);
+    for server in [&server, &roomy] {
+        assert_eq!(asked(server, "handling=lenient", 7).status, 200);
+    }
 }
 
 #[test]

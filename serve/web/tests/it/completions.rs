@@ -164,3 +164,51 @@ fn an_echo_begins_with_the_prompt_and_its_probabilities() {
     let nothing = server.post_json(PATH, &json!({ "prompt": "ab", "max_tokens": 0 }));
     assert_eq!((nothing.status, nothing.error("param").as_str()), (400, "max_tokens"));
 }
+
+#[test]
+fn a_continuation_keeps_its_first_blank_and_an_answer_of_its_own_has_none() {
+    let (engine, _requests) = RecordingEngine::new();
+    let server = TestServer::start(settings(Limits::default()), move |worker| engine.answer(worker));
+    let text = |more: Value| {
+        let mut body = json!({ "prompt": "ab_", "max_tokens": 2 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post_json(PATH, &body).json()["choices"][0]["text"].clone()
+    };
+    assert_eq!((text(json!({})), text(json!({ "echo": true }))), (json!("  "), json!("ab   ")));
+
+    let body = json!({ "messages": [{ "role": "user", "content": "ab_" }], "max_tokens": 2 });
+    let answer = server.post_json("/v1/chat/completions", &body).json();
+    assert_eq!(answer["choices"][0]["message"]["content"], " ");
+}
+
+#[test]
+fn each_prompt_of_a_request_without_a_seed_gets_its_own() {
+    let (engine, requests) = RecordingEngine::new();
+    let server = TestServer::start(settings(Limits::default()), move |worker| engine.answer(worker));
+    let seeds = |seed: Value| {
+        let body = json!({ "prompt": ["a", "a"], "n": 2, "seed": seed, "max_tokens": 1 });
+        assert_eq!(server.post_json(PATH, &body).status, 200);
+        let mut heard: Vec<_> = (0..4).map(|_| requests.recv().unwrap().sampling).collect();
+        heard.sort_by_key(|sampling| sampling.choice);
+        heard.iter().map(|sampling| sampling.seed).collect::<Vec<_>>()
+    };
+    for absent in [json!(null), json!(-1)] {
+        let [a, b, c, d] = seeds(absent)[..] else { panic!("four answers") };
+        assert_ne!(a, b);
+        assert!([a, b] == [c, d], "choices of one prompt share its seed");
+    }
+    assert_eq!(seeds(json!(5)), [5; 4]);
+}
+
+#[test]
+fn a_top_p_of_zero_leaves_the_likeliest_token_alone() {
+    let (engine, requests) = RecordingEngine::new();
+    let server = TestServer::start(settings(Limits::default()), move |worker| engine.answer(worker));
+    let ask = |top_p: f64| server.post_json(PATH, &json!({ "prompt": "a", "top_p": top_p }));
+    assert_eq!(ask(0.0).status, 200);
+    assert_eq!(requests.recv().unwrap().sampling.top_p, Some(f64::MIN_POSITIVE));
+    assert_eq!(ask(1.5).error("message"), "`top_p` must be a number from 0 to 1");
+    let response =
+        server.post_json("/v1/responses", &json!({ "input": "a", "top_p": 0, "max_output_tokens": 1 }));
+    assert_eq!(response.json()["top_p"], json!(0.0), "as it was sent");
+}

@@ -9,7 +9,7 @@ use web::{
     SequenceRequest, Token, Vocabulary,
 };
 
-/// A token per letter. `.` ends an answer; decoding `!` panics.
+/// A token per letter. `.` ends an answer; `_` is a blank, which a text cannot begin with; decoding `!` panics.
 pub(crate) struct LetterVocabulary;
 
 impl Vocabulary for LetterVocabulary {
@@ -22,7 +22,11 @@ impl Vocabulary for LetterVocabulary {
     }
 
     fn decoder(&self) -> Box<dyn Decoder + '_> {
-        Box::new(LetterDecoder)
+        Box::new(LetterDecoder { begun: false })
+    }
+
+    fn decoder_after(&self, prompt: &[u32]) -> Box<dyn Decoder + '_> {
+        Box::new(LetterDecoder { begun: !prompt.is_empty() })
     }
 
     fn bytes(&self, token: u32) -> Vec<u8> {
@@ -38,12 +42,18 @@ impl Vocabulary for LetterVocabulary {
     }
 }
 
-struct LetterDecoder;
+struct LetterDecoder {
+    begun: bool,
+}
 
 impl Decoder for LetterDecoder {
     fn push(&mut self, token: u32) -> String {
         assert_ne!(token, u32::from(b'!'), "no letter is as loud as that");
-        char::from(token as u8).to_string()
+        match (std::mem::replace(&mut self.begun, true), token as u8) {
+            (false, b'_') => String::new(),
+            (true, b'_') => " ".to_owned(),
+            (_, letter) => char::from(letter).to_string(),
+        }
     }
 
     fn finish(&mut self) -> String {
@@ -143,15 +153,16 @@ impl Engine for SteppedEngine {
     }
 }
 
+/// Sends its requests to the test, and repeats the last letter of each prompt.
 pub(crate) struct RecordingEngine {
     requests: Sender<SequenceRequest>,
-    keys: Vec<(Key, Option<PromptRead>)>,
+    sequences: Vec<(Key, u32, Option<PromptRead>)>,
 }
 
 impl RecordingEngine {
     pub(crate) fn new() -> (Self, Receiver<SequenceRequest>) {
         let (requests, heard) = channel();
-        (Self { requests, keys: Vec::new() }, heard)
+        (Self { requests, sequences: Vec::new() }, heard)
     }
 
     pub(crate) fn answer(mut self, worker: InferenceWorker) {
@@ -170,25 +181,25 @@ impl Engine for RecordingEngine {
     }
 
     fn join(&mut self, key: Key, request: SequenceRequest) -> Result<(), EngineError> {
-        self.keys.push((key, Some(PromptRead { cached: 3, likelihoods: Vec::new() })));
+        let last = *request.prompt.last().unwrap();
+        self.sequences.push((key, last, Some(PromptRead { cached: 3, likelihoods: Vec::new() })));
         self.requests.send(request).unwrap();
         Ok(())
     }
 
     fn leave(&mut self, key: Key) {
-        self.keys.retain(|(other, _)| *other != key);
+        self.sequences.retain(|(other, ..)| *other != key);
     }
 
     fn step(&mut self) -> Result<Vec<(Key, Token)>, EngineError> {
-        let token =
-            |prompt: &mut Option<_>| Token { id: u32::from(b'x'), likelihood: None, prompt: prompt.take() };
-        Ok(self.keys.iter_mut().map(|(key, prompt)| (*key, token(prompt))).collect())
+        let token = |id: u32, prompt: &mut Option<_>| Token { id, likelihood: None, prompt: prompt.take() };
+        Ok(self.sequences.iter_mut().map(|(key, last, prompt)| (*key, token(*last, prompt))).collect())
     }
 
     fn forget(&mut self) {}
 
     fn reset(&mut self) {
-        self.keys.clear();
+        self.sequences.clear();
     }
 }
 

@@ -185,6 +185,7 @@ fn an_engine_error_reaches_no_client_and_the_next_request_is_served() {
     let broken = Answer::read(&mut breaks);
     assert_eq!((broken.status, broken.error("message").as_str()), (500, failed));
     let next = begin(&server, "next", 1, false);
+    server.wait_for_arrivals(2.0);
     while steps.one() != ["other", "next"] {}
     assert_eq!(text_of(next), "x");
 }

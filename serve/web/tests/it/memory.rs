@@ -10,8 +10,12 @@ use web::{Echo, KvMemory, Limits};
 use super::client::{Answer, TestServer, post_request, settings};
 
 fn server(queue: usize) -> TestServer {
+    slow_server(queue, Duration::from_millis(20))
+}
+
+fn slow_server(queue: usize, delay: Duration) -> TestServer {
     let kv = KvMemory { budget: 100 << 20, bytes_per_token: 1 << 20, tokens: 100 };
-    let echo = Echo { delay: Duration::from_millis(20), kv: Some(kv), ..Echo::default() };
+    let echo = Echo { delay, kv: Some(kv), ..Echo::default() };
     let limits = Limits { queue, ..Limits::default() };
     TestServer::start(settings(limits), move |worker| echo.answer(worker))
 }
@@ -42,7 +46,8 @@ fn an_answer_waits_until_its_keys_and_values_have_room() {
 
 #[test]
 fn a_refusal_behind_full_memory_says_how_long_to_wait() {
-    let server = server(2);
+    // An answer that ends meanwhile would leave room.
+    let server = slow_server(2, Duration::from_millis(60));
     let ask = || begin(&server, &json!({ "prompt": "x".repeat(40), "max_tokens": 41 }));
     assert_eq!(Answer::read(&mut ask()).status, 200);
     let mut asked: Vec<TcpStream> = Vec::new();
@@ -53,7 +58,7 @@ fn a_refusal_behind_full_memory_says_how_long_to_wait() {
     let refused = Answer::read(&mut ask());
     assert_eq!(refused.status, 429, "{}", refused.text());
     let wait = refused.retry_after().unwrap();
-    assert!((2..=60).contains(&wait), "two answers of 0.8 s one after the other: {wait} s");
+    assert!((2..=60).contains(&wait), "two answers of 2.4 s one after the other: {wait} s");
 }
 
 #[test]

@@ -103,6 +103,36 @@ fn a_call_is_streamed_with_its_name_first_and_arguments_in_pieces() {
 }
 
 #[test]
+fn a_call_counts_as_one_if_its_text_is_complete_whatever_ended_it() {
+    let arguments = "{\"city\":\"Rome\",\"days\":3}";
+    let call = format!("{{\"name\":\"weather\",\"arguments\":{arguments}}}");
+    let cut = |at: &str| arguments[..arguments.find(at).unwrap()].to_owned();
+    for (more, said, finish) in [
+        (json!({}), arguments.to_owned(), "tool_calls"),
+        (json!({ "max_tokens": call.len() }), arguments.to_owned(), "tool_calls"),
+        (json!({ "max_tokens": call.len() - 1 }), arguments.to_owned(), "length"),
+        (json!({ "max_tokens": call.len() - 2 }), cut("}"), "length"),
+        (json!({ "stop": ",\"days" }), cut(",\"days"), "stop"),
+        (json!({ "stop": "}}" }), cut("}"), "stop"),
+    ] {
+        let mut body = more.clone();
+        body["tools"] = weather();
+        let choice = ask(&says(&call), &body)["choices"][0].clone();
+        let called = &choice["message"]["tool_calls"][0]["function"]["arguments"];
+        assert_eq!((called, &choice["finish_reason"]), (&json!(said), &json!(finish)), "{more}");
+
+        body["stream"] = json!(true);
+        body["messages"] = json!([{ "role": "user", "content": "?" }]);
+        let chunks = says(&call).post_json(PATH, &body).chunks();
+        let pieces = chunks.iter().filter_map(|chunk| {
+            chunk["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"].as_str()
+        });
+        assert_eq!(pieces.collect::<String>(), said, "{more}");
+        assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], finish, "{more}");
+    }
+}
+
+#[test]
 fn a_choice_decides_whether_and_which_function_is_called() {
     let server = says("Hello.");
     let ask = |choice: Value| {
