@@ -123,12 +123,15 @@ impl<I: Managed> Optimizer<I> {
         self.host.as_ref().map_or(0, HostPart::host_bytes)
     }
 
-    /// Replaces moments by `pairs`, in the order of parameter names.
-    pub(crate) fn replace_moments(&mut self, pairs: Vec<Pair>, device: &I::Device) -> anyhow::Result<()> {
-        let (found, expected) = (pairs.len(), self.moments.len());
-        ensure!(found == expected, "moments of {found} parameters were saved, of {expected}");
-        for ((name, moments), numbers) in self.moments.iter_mut().zip(pairs) {
+    /// Replaces moments by `pairs`, in the order of parameter names, and the steps that they took by the last pair.
+    pub(crate) fn replace_moments(&mut self, mut pairs: Vec<Pair>, device: &I::Device) -> anyhow::Result<()> {
+        let [low, high] = pairs.pop().unwrap_or_default();
+        let (found, expected) = ([pairs.len(), low.len(), high.len()], self.moments.len());
+        ensure!(found == [expected; 3], "moments of {} parameters were saved, of {expected}", found[0]);
+        let times = low.into_iter().zip(high);
+        for (((name, moments), numbers), (low, high)) in self.moments.iter_mut().zip(pairs).zip(times) {
             moments.replace(numbers, device).with_context(|| format!("the moments of `{name}`"))?;
+            moments.set_time([low, high]);
         }
         Ok(())
     }

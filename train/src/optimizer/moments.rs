@@ -6,6 +6,9 @@ use burn::tensor::{Tensor, TensorData, TensorMetadata, TensorPrimitive, backend:
 
 use crate::ranks::Pair;
 
+/// f32 counts to 2²⁴.
+const LOW: usize = 1 << 24;
+
 #[derive(Debug, Clone)]
 pub(crate) struct Moments<I: Backend> {
     /// Steps taken, for AdamW's bias correction.
@@ -18,6 +21,15 @@ impl<I: Backend> Moments<I> {
     pub(super) fn bytes(&self) -> u64 {
         let tensors = 1 + u64::from(self.second.is_some());
         tensors * (self.first.shape().num_elements() * size_of::<f32>()) as u64
+    }
+
+    /// The steps, exactly.
+    pub(crate) fn time_in_two(&self) -> [f32; 2] {
+        [self.time % LOW, self.time / LOW].map(|part| part as f32)
+    }
+
+    pub(super) fn set_time(&mut self, [low, high]: [f32; 2]) {
+        self.time = low as usize + LOW * high as usize;
     }
 
     /// Numbers per moment; 0 for an absent one.

@@ -1,4 +1,4 @@
-//! A file per rank for a checkpoint: residuals of a one-bit exchange, or moments of local steps.
+//! A file per rank for a checkpoint: residuals of a one-bit exchange, or weights and moments of local steps.
 //!
 //! If any rank's file is missing, damaged or for another number of ranks, all ranks start without.
 
@@ -13,7 +13,8 @@ use sha2::{Digest, Sha256};
 
 use super::Ranks;
 
-const FORMAT: u32 = 1;
+/// 2: moments with the steps they took.
+const FORMAT: u32 = 2;
 /// Files kept: a rank may save before rank 0 has named the previous checkpoint.
 const NEWEST: usize = 2;
 const DIGEST: usize = 32;
@@ -26,6 +27,8 @@ pub(crate) type Pair = [Vec<f32>; 2];
 pub(crate) enum Kept {
     #[default]
     Residuals,
+    /// Those of weight changes.
+    ChangeResiduals,
     /// Moments of a rank's local steps.
     Moments,
     /// Weights of a rank's local steps; for rank 0 also the outer momentum of all.
@@ -36,6 +39,7 @@ impl Kept {
     fn prefix(self) -> &'static str {
         match self {
             Self::Residuals => "residuals-",
+            Self::ChangeResiduals => "change-residuals-",
             Self::Moments => "moments-",
             Self::OwnWeights => "own-weights-",
         }
@@ -139,15 +143,17 @@ fn save(run: &Path, place: Place, at: SavedAt<'_>, kept: Kept, pairs: Pairs<'_>)
         out.write_all(&digest.finalize())?;
         out.flush()
     })?;
-    remove_superfluous(run, folder, kept.prefix())
+    remove_superfluous(run, folder, kept.prefix(), at.step)
 }
 
-fn remove_superfluous(run: &Path, folder: &Path, prefix: &str) -> io::Result<()> {
+/// `last` was saved now: a run that went back to an earlier checkpoint has left files of later steps.
+fn remove_superfluous(run: &Path, folder: &Path, prefix: &str, last: u64) -> io::Result<()> {
     let mut steps = Vec::new();
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();
         steps.extend(name.to_str().and_then(|name| name.strip_prefix(prefix)?.parse::<u64>().ok()));
     }
+    steps.retain(|step| *step <= last);
     steps.sort_unstable();
     steps.truncate(steps.len().saturating_sub(NEWEST));
     let checkpoints = Checkpoints::in_run(run);
@@ -271,5 +277,20 @@ mod tests {
         }
         let there = |step: &u64| path_of(run.path(), 0, Kept::Residuals, *step).exists();
         assert_eq!((1..=6).filter(there).collect::<Vec<_>>(), [2, 5, 6]);
+    }
+
+    #[test]
+    fn a_run_that_goes_back_keeps_what_it_saves_now() {
+        let run = tempfile::tempdir().expect("a folder");
+        for step in [500, 750, 1000] {
+            fs::create_dir_all(Checkpoints::in_run(run.path()).path_of(step)).expect("a folder");
+            saved(run.path(), (0, 2), SavedAt { step, ..AT }, &of_rank(0));
+        }
+        // Its checkpoint has no name yet.
+        for step in [612, 700] {
+            let at = SavedAt { step, ..AT };
+            saved(run.path(), (0, 2), at, &of_rank(1));
+            assert_eq!(loaded(run.path(), (0, 2), at).expect("just saved"), of_rank(1));
+        }
     }
 }

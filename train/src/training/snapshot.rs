@@ -303,11 +303,18 @@ pub(super) fn moment_on_device<I: Backend>(
     Ok(read::<I>(parameter, tensor)?.iter::<f32>().collect())
 }
 
+/// As [`Optimizer::replace_moments`] takes them.
 pub(super) fn moments<I: Managed>(optimizer: &Optimizer<I>) -> Pairs<'_> {
     let names: Vec<&String> = optimizer.moments.keys().collect();
-    let lengths: Vec<[usize; 2]> = optimizer.moments.values().map(Moments::lengths).collect();
+    let mut lengths: Vec<[usize; 2]> = optimizer.moments.values().map(Moments::lengths).collect();
+    lengths.push([names.len(); 2]);
     let of_pair = lengths.clone();
     let fetch = move |n: usize| {
+        if n == names.len() {
+            let (low, high) =
+                optimizer.moments.values().map(Moments::time_in_two).map(<(f32, f32)>::from).unzip();
+            return Ok([low, high]);
+        }
         let part = |part: usize| match of_pair[n][part] {
             0 => Ok(Vec::new()),
             _ => moment_on_device(optimizer, names[n], part),

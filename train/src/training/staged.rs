@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use burn::module::AutodiffModule;
 use burn_train::InferenceStep;
 use models::{Overflow, Reader, Request, Sampling, Stretch, WholeReader, generate_by};
@@ -13,7 +13,7 @@ use models::{Overflow, Reader, Request, Sampling, Stretch, WholeReader, generate
 use super::pipeline::{Measuring, spoken_by_stages};
 use super::sharded::{Training, trained};
 use super::whole_and_by_rows::{config, micro_batch};
-use crate::ranks::tests::on_each;
+use crate::ranks::tests::{on_each, on_each_with_its_own};
 
 const TWO: [&str; 3] = ["ranks.pipeline=2", "model.n_layer=4", "train.recompute=1"];
 const FOUR: &str = "ranks.pipeline=4";
@@ -231,4 +231,24 @@ fn a_fast_first_stage_waits_for_the_last_one() {
     });
     assert!(seen[1].0 <= 2, "{seen:?}");
     assert_eq!([seen[0].1, seen[1].1], [8, 8]);
+}
+
+#[test]
+fn a_stage_whose_batches_end_early_says_why_and_waits_for_no_vote() {
+    let config = config(&[&TWO[..], &["train.accumulate=4"]].concat());
+    let told = on_each_with_its_own(
+        2,
+        |engine| engine,
+        |mut ranks| {
+            let (training, _) = Training::new(&config, &mut ranks).steps(1..2);
+            let model = training.learner.valid();
+            if training.ranks.rank() == 0 {
+                return String::new();
+            }
+            let stage = Measuring::begin(&model, training.ranks).expect("an engine");
+            let unread = stage.end::<u8>(Err(anyhow!("a torn shard")), training.ranks);
+            unread.expect_err("it has measured nothing").to_string()
+        },
+    );
+    assert_eq!(told[1], "a torn shard");
 }

@@ -133,7 +133,7 @@ fn a_run_resumes_with_what_each_rank_has_to_the_bits_of_an_uninterrupted_one() {
         ("1/moments-00000006", momentum),
         ("1/own-weights-00000006", momentum),
         ("0/own-weights-00000006", momentum),
-        ("1/residuals-00000006", residuals),
+        ("1/change-residuals-00000006", residuals),
     ] {
         let path = tiny.join("run/ranks").join(missing);
         let saved = fs::read(&path).expect("saved beside the checkpoint");

@@ -18,6 +18,7 @@ type Buffers = BTreeMap<usize, exchange::OneBit>;
 
 pub(crate) struct OneBit {
     warm_up: u64,
+    kept: Kept,
     exact: Wire,
     /// Shared with the thread that sums.
     buffers: Arc<Mutex<Buffers>>,
@@ -29,12 +30,12 @@ fn lock(buffers: &Mutex<Buffers>) -> MutexGuard<'_, Buffers> {
 
 impl OneBit {
     pub(super) fn new(warm_up: u64, exact: exchange::Exact) -> Self {
-        Self { warm_up, exact: Wire::F32(exact), buffers: Arc::default() }
+        Self { warm_up, kept: Kept::Residuals, exact: Wire::F32(exact), buffers: Arc::default() }
     }
 
     /// For changes of weights, which are never exact.
-    pub(super) fn without_warm_up() -> Self {
-        Self::new(0, exchange::Exact::default())
+    pub(super) fn of_changes() -> Self {
+        Self { kept: Kept::ChangeResiduals, ..Self::new(0, exchange::Exact::default()) }
     }
 
     /// `step` counts from 1. Forgets residuals of an unsettled step.
@@ -77,7 +78,7 @@ impl OneBit {
             let owed = buffers[&places[n]].residuals();
             Ok(owed.map(|Residuals { own, part, .. }| [own, part]).unwrap_or_default())
         };
-        ranks.save_state(run, at, Kept::Residuals, Pairs { lengths, fetch: Box::new(fetch) })
+        ranks.save_state(run, at, self.kept, Pairs { lengths, fetch: Box::new(fetch) })
     }
 
     pub(super) fn restore_state(
@@ -90,7 +91,7 @@ impl OneBit {
             return Ok(Restored::All);
         }
 
-        let saved = match ranks.load_state(run, at, Kept::Residuals)? {
+        let saved = match ranks.load_state(run, at, self.kept)? {
             Ok(saved) => saved,
             Err(reason) => {
                 let lost = "the exchange begins without the residuals of this checkpoint";

@@ -93,7 +93,7 @@ impl Periodic {
             rounds: Rounds::new(settings.round.clone()),
             one_bit: match settings.changes {
                 ChangesKind::F32 => None,
-                ChangesKind::OneBit => Some(OneBit::without_warm_up()),
+                ChangesKind::OneBit => Some(OneBit::of_changes()),
             },
             outers: Vec::new(),
             restored: VecDeque::new(),

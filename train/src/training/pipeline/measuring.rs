@@ -9,7 +9,7 @@ use bytemuck::Pod;
 use models::{Chunks, PassOptions, Plain};
 
 use super::super::Learner;
-use super::{Cut, Line, send, shape, tensor};
+use super::{Line, send, shape};
 use crate::data::MicroBatch;
 use crate::progress::Validation;
 use crate::ranks::{Pipe, Ranks, Route};
@@ -56,25 +56,17 @@ impl<'m, B: Backend> Measuring<'m, B> {
     }
 
     fn pass(&mut self, micro_batch: &MicroBatch) -> Result<f64, String> {
-        let (Learner { gpt, .. }, Line { stage, input, output, embedding, .. }) = (self.learner, &self.line);
+        let Learner { gpt, .. } = self.learner;
         let (kernels, device) = (Plain(Chunks::default()), gpt.wte.lazy_device());
         let shape = shape(micro_batch, gpt.config().n_embd);
         let batch = micro_batch.upload::<B>(gpt.rows_on_demand(), &device);
         let mut failure = None;
-        if let Some(cut) = embedding {
-            let embedded = gpt.embed(batch.inputs.clone(), None, &kernels);
-            send(&self.pipe, cut.forward(), embedded, &mut failure);
-        }
-        let stream = match input.map(Cut::forward) {
-            None => gpt.embed(batch.inputs, None, &kernels),
-            Some(from) => {
-                self.pipe.expect(from, size_of::<f32>() * shape.iter().product::<usize>());
-                let Some(bytes) = self.pipe.take(from) else { return Ok(0.0) };
-                tensor(bytes, shape, &device)
-            }
+        let embed = || Ok(gpt.embed(batch.inputs.clone(), None, &kernels));
+        let Some(stream) = self.line.stream(&mut self.pipe, (shape, &device), &mut failure, embed)? else {
+            return Ok(0.0);
         };
-        let stream = gpt.run_blocks(stage.blocks(), stream, None, &kernels);
-        if let Some(cut) = output {
+        let stream = gpt.run_blocks(self.line.stage.blocks(), stream, None, &kernels);
+        if let Some(cut) = self.line.output {
             send(&self.pipe, cut.forward(), stream, &mut failure);
             return failure.map_or(Ok(0.0), Err);
         }
@@ -85,7 +77,8 @@ impl<'m, B: Backend> Measuring<'m, B> {
         failure.map_or_else(|| Ok(data.iter::<f64>().sum()), Err)
     }
 
-    /// The last stage's, on all ranks. A rank whose batches ended early leaves at once: others wait for its messages.
+    /// The last stage's, on all ranks. A rank whose batches ended early leaves with its reason: others wait for messages, not
+    /// for its vote.
     pub(in crate::training) fn end<T: Pod>(
         mut self,
         measured: anyhow::Result<Vec<T>>,

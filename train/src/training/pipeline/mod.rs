@@ -99,6 +99,22 @@ impl Line {
             Work::EmbedBackward(_) => self.embedding.map(Cut::backward),
         }
     }
+
+    /// What the stage's blocks read in a pass without gradients, `None` if another stage is gone.
+    fn stream<B: Backend>(
+        &self,
+        pipe: &mut Pipe,
+        (shape, device): ([usize; 3], &B::Device),
+        failure: &mut Option<String>,
+        embed: impl Fn() -> Result<Tensor<B, 3>, String>,
+    ) -> Result<Option<Tensor<B, 3>>, String> {
+        if let Some(cut) = self.embedding {
+            send(pipe, cut.forward(), embed()?, failure);
+        }
+        let Some(from) = self.input.map(Cut::forward) else { return embed().map(Some) };
+        pipe.expect(from, f32_bytes(shape));
+        Ok(pipe.take(from).map(|bytes| tensor(bytes, shape, device)))
+    }
 }
 
 struct UnderWay<I: Backend> {
@@ -127,7 +143,7 @@ impl<I: Managed> Passes<'_, I> {
             let from = if at == 0 { 0 } else { at + 1 };
             for next in works.iter().take(at + 2).skip(from) {
                 if let Some(route) = self.line.needs(*next) {
-                    self.pipe.expect(route, size_of::<f32>() * self.shape(*next).iter().product::<usize>());
+                    self.pipe.expect(route, f32_bytes(self.shape(*next)));
                 }
             }
             let mut arrived = None;
@@ -226,6 +242,10 @@ fn send<B: Backend>(pipe: &Pipe, to: Route, stream: Tensor<B, 3>, failure: &mut 
 
 fn shape(micro_batch: &MicroBatch, width: usize) -> [usize; 3] {
     [micro_batch.rows, micro_batch.inputs.len() / micro_batch.rows, width]
+}
+
+fn f32_bytes(shape: [usize; 3]) -> usize {
+    size_of::<f32>() * shape.iter().product::<usize>()
 }
 
 fn tensor<B: Backend>(bytes: Vec<u8>, shape: [usize; 3], device: &B::Device) -> Tensor<B, 3> {

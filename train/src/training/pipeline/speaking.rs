@@ -7,7 +7,7 @@ use burn::tensor::{Tensor, backend::Backend};
 use models::{Decoder, GenerateError, Gpt, Reader, Stretch};
 
 use super::super::Learner;
-use super::{Cut, LOGITS, Line, ORDER, TEXTS, send, tensor};
+use super::{LOGITS, Line, ORDER, TEXTS, send};
 use crate::ranks::{Pipe, Ranks};
 
 /// What `speak` returns on rank 0; `None` on others. If it fails, all ranks fail.
@@ -157,19 +157,10 @@ impl<'m, B: Backend> Speaking<'m, B> {
         };
         let decoder = self.decoder.as_mut().ok_or("no text has begun")?;
         let ([rows, time], device) = (input.tokens.dims(), gpt.wte.lazy_device());
-        let embedded = |input| decoder.embed(input).map_err(|error| error.to_string());
-        if let Some(cut) = self.line.embedding {
-            send(&self.pipe, cut.forward(), embedded(input.clone())?, &mut self.failure);
-        }
-        let stream = match self.line.input.map(Cut::forward) {
-            None => embedded(input)?,
-            Some(from) => {
-                let shape = [rows, time, gpt.config().n_embd];
-                self.pipe.expect(from, size_of::<f32>() * shape.iter().product::<usize>());
-                let Some(bytes) = self.pipe.take(from) else { return Ok(None) };
-                tensor(bytes, shape, &device)
-            }
-        };
+        let shape = [rows, time, gpt.config().n_embd];
+        let embed = || decoder.embed(input.clone()).map_err(|error| error.to_string());
+        let stream = self.line.stream(&mut self.pipe, (shape, &device), &mut self.failure, embed)?;
+        let Some(stream) = stream else { return Ok(None) };
         let passed = decoder.pass(self.line.stage.blocks(), stream);
         let stream = passed.map_err(|error| error.to_string())?;
         let Some(cut) = self.line.output else { return Ok(Some(decoder.logits(stream))) };

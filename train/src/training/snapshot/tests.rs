@@ -174,3 +174,29 @@ fn no_state_however_written_brings_resuming_or_inspecting_down() {
         fs::write(path, whole).expect("written");
     });
 }
+
+/// In rounds of a time, ranks take other numbers of steps.
+#[test]
+fn moments_of_a_rank_come_back_with_the_steps_that_they_took() {
+    let optimizer = |times: [usize; 2], numbers: f32| {
+        let mut optimizer: Optimizer<Flex> = Optimizer::new(&config().train);
+        for (name, time) in ["bias", "weight"].into_iter().zip(times) {
+            let tensor =
+                |number| Tensor::<Flex, 1>::from_floats([number; 3], &FlexDevice).into_primitive().tensor();
+            let moments = Moments { time, first: tensor(numbers), second: Some(tensor(2.0 * numbers)) };
+            optimizer.moments.insert(name.to_owned(), moments);
+        }
+        optimizer
+    };
+    let own = optimizer([83, (1 << 24) + 1], 0.5);
+    let mut resumed = optimizer([250, 250], 7.0);
+
+    let Pairs { lengths, fetch } = moments(&own);
+    let pairs: Vec<_> = (0..lengths.len()).map(|n| fetch(n).expect("readable")).collect();
+    assert!(pairs.iter().zip(&lengths).all(|(pair, lengths)| pair.each_ref().map(Vec::len) == *lengths));
+    resumed.replace_moments(pairs, &FlexDevice).expect("of two parameters");
+    assert_eq!(resumed.moments.values().map(|kept| kept.time).collect::<Vec<_>>(), [83, (1 << 24) + 1]);
+    assert_eq!(moment_on_device(&resumed, "weight", 1).expect("readable"), [1.0; 3]);
+    let few = resumed.replace_moments(vec![Default::default()], &FlexDevice).expect_err("of none");
+    assert_eq!(few.to_string(), "moments of 0 parameters were saved, of 2");
+}
