@@ -155,18 +155,22 @@ impl Restart {
 
     fn arguments(&self, arguments: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
         let now = Checkpoints::in_run(&self.run.path).latest()?;
-        if self.run.from.is_some() && now == self.before {
-            // Nothing saved since the start, which may have resumed an earlier checkpoint.
-            return Ok(arguments);
-        }
-        if self.run.pretrained.is_some() && now.is_none() {
+        let begins_elsewhere = self.run.from.is_some() || self.run.pretrained.is_some();
+        if begins_elsewhere && now.is_none() {
             return Err(anyhow!(
                 "the run ended before its first checkpoint; begin it again in another --out"
             ));
         }
+        if self.run.from.is_some() && now == self.before {
+            // Nothing saved since the start, which may have resumed an earlier checkpoint.
+            return Ok(arguments);
+        }
         let path = self.run.path.as_os_str();
         let auto = ["--out".as_ref(), path, "--resume".as_ref(), "auto".as_ref()];
-        Ok(with(arguments, &["--from", "--resume", "--out"], &auto))
+        let mut replaced = vec!["--from", "--adapter", "--resume", "--out"];
+        // The weights brought a model and a vocabulary, which the run's own configuration has.
+        replaced.extend(self.run.pretrained.is_some().then_some("--config"));
+        Ok(with(arguments, &replaced, &auto))
     }
 }
 

@@ -9,7 +9,7 @@ use models::weights::gguf::Numbers;
 use models::weights::{self, Layout, Stored};
 use runs::BadInput;
 use runs::Trained;
-use runs::checkpoint::WEIGHTS;
+use runs::checkpoint::{CONFIG, WEIGHTS};
 use runs::device::{self, Place, Setup, Work};
 use serde_json::{Value, json};
 use tokenizer::Tokenizer;
@@ -90,11 +90,12 @@ impl Target {
         }
     }
 
-    fn file(self) -> &'static str {
+    /// Files that it would replace, or that would hide it from readers.
+    fn files(self) -> &'static [&'static str] {
         match self {
-            Self::Gguf(_) => gguf::FILE,
-            Self::Peft(_) => weights::PEFT_WEIGHTS,
-            Self::Published(_) | Self::Native(_) => WEIGHTS,
+            Self::Gguf(_) => &[gguf::FILE],
+            Self::Peft(_) => &[weights::PEFT_WEIGHTS],
+            Self::Published(_) | Self::Native(_) => &[WEIGHTS, weights::INDEX, CONFIG, "tokenizer.json"],
         }
     }
 }
@@ -106,8 +107,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             "the adapters of --adapter are in PEFT's layout; export the merged model by another --layout";
         return Err(BadInput(text.to_owned()).into());
     }
-    let there = args.out.join(target.file());
-    if there.exists() {
+    let mut files = target.files().iter().map(|name| args.out.join(name));
+    if let Some(there) = files.find(|path| path.exists()) {
         return Err(BadInput(format!("{} exists; choose another --out", there.display())).into());
     }
     let trained = args.checkpoint.open()?;

@@ -187,6 +187,8 @@ fn epochs_become_steps_once_the_text_is_prepared_and_resume() {
     assert_eq!(saved["train"]["steps"], steps);
     let longer = tiny.resume("more", &["train.epochs=0.2"])["steps"].as_u64().expect("a number");
     assert!((longer as f64 - 0.2 * sequences).abs() <= 2.0, "{longer} of {sequences}");
+    let last = format!("train.steps={}", longer + 1);
+    assert_eq!(tiny.resume("more", &[&last])["steps"], longer + 1, "steps take the place of epochs");
 }
 
 #[test]

@@ -549,6 +549,22 @@ fn a_run_with_weights_of_another_restarts_only_after_its_first_save() {
     signal(Signal::KILL, tiny.ranks()[1]);
     assert_eq!(tiny.ended(&mut child, "run"), Some(1), "{}", tiny.log("run"));
     assert!(tiny.log("run").contains("before its first checkpoint"), "{}", tiny.log("run"));
+    let output = tiny.train(&["--resume", "run", "--device", "cpu"]);
+    assert_code(&output, 2);
+    let said = last_words(&output, tiny.path());
+    assert!(said.contains("began with the weights of") && said.contains("another --out"), "{said}");
+
+    if !losses_end_runs() {
+        return;
+    }
+    let settings = ["train.steps=400", "checkpoint.every=150"];
+    let mut command = tiny.command("saved", &settings);
+    let mut child = tiny.start(command.args(["--from", "other", "--restarts", "3"]).args(on("2")), "saved");
+    let saved = tiny.join("saved/checkpoints/step-00000150");
+    tiny.wait_until("saved", || saved.exists(), "nothing was saved");
+    signal(Signal::KILL, tiny.ranks()[1]);
+    assert_eq!(tiny.ended(&mut child, "saved"), Some(0), "{}", tiny.log("saved"));
+    assert!(tiny.log("saved").contains("resuming after step 150"), "{}", tiny.log("saved"));
 }
 
 #[test]

@@ -112,16 +112,22 @@ fn requests_that_a_model_cannot_answer_are_refused() {
     let tiny = Tiny::trained(&["train.steps=1"]);
     let long = "What is 3 plus 4? ".repeat(5);
     let endless = ["sample", "--from", "run", "--device", "cpu", "--max-new-tokens", "18446744073709551615"];
-    let cases: [(&str, &[&str]); 5] = [
+    fs::create_dir(tiny.join("sharded")).expect("making");
+    fs::write(tiny.join("sharded/model.safetensors.index.json"), "{}").expect("writing");
+    let run = fs::read(tiny.join("run/config.json")).expect("reading");
+    let cases: [(&str, &[&str]); 7] = [
         ("more_tokens_than_anybody_reads", &endless),
         ("question_longer_than_the_window", &["chat", "--from", "run", "--device", "cpu", "-p", &long]),
         ("export_of_an_unknown_shape", &["export", "--from", "run", "--device", "cpu", "--out", "published"]),
         ("temperature_below_nothing", &["sample", "--from", "run", "--device", "cpu", "--temperature=-1"]),
         ("export_over_another", &["export", "--from", "run", "--out", "run/checkpoints/step-00000001"]),
+        ("export_over_a_run", &["export", "--from", "run", "--out", "run"]),
+        ("export_beside_shards", &["export", "--from", "run", "--out", "sharded", "--layout", "native"]),
     ];
     for (name, arguments) in cases {
         insta::assert_snapshot!(name, refused(&tiny, arguments));
     }
+    assert!(fs::read(tiny.join("run/config.json")).expect("reading") == run, "it is no run any more");
     assert!(!tiny.join("published").exists());
 }
 

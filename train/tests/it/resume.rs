@@ -86,6 +86,41 @@ fn a_finished_run_can_be_given_more_steps() {
 }
 
 #[test]
+fn a_sample_that_fails_at_the_end_costs_no_step() {
+    let tiny = Tiny::new();
+    // Keys and values of 16 long texts are above the budget.
+    let prompts = serde_json::json!(vec!["a"; 16]);
+    let settings = [
+        TIGHT,
+        "model.n_positions=512",
+        "eval.questions=[]",
+        "eval.max_new_tokens=400",
+        "eval.sample_every=4",
+        &format!("eval.prompts={prompts}"),
+    ];
+    let output = tiny.attempt("run", &settings);
+    assert_code(&output, 1);
+    assert_eq!(tiny.whole_checkpoints("run"), [4], "{}", stderr(&output));
+}
+
+#[test]
+fn a_run_that_began_with_weights_never_resumes_from_random_ones() {
+    let tiny = Tiny::new();
+    tiny.run("first", &["train.steps=2"]);
+    let last = "first/checkpoints/step-00000002";
+    for (begin, run) in [(["--from", "first"], "tuned"), (["--resume", last], "branch")] {
+        let options = ["--out", run, "--device", "cpu", "--set", "train.steps=3"];
+        assert_success(&tiny.train(&[&begin[..], &options].concat()));
+        // As a run that was killed before it saved.
+        fs::remove_dir_all(tiny.join(run).join("checkpoints")).expect("removed");
+        let output = tiny.train(&["--resume", run, "--device", "cpu"]);
+        assert_code(&output, 2);
+        let said = last_words(&output, tiny.path());
+        assert!(said.contains("no checkpoint of its own yet") && said.contains("another --out"), "{said}");
+    }
+}
+
+#[test]
 fn a_run_resumes_with_another_batch_division_and_prints_each_change() {
     let tiny = Tiny::new();
     tiny.run("run", &["train.steps=2", "train.micro_batch=2", "train.accumulate=2"]);

@@ -17,7 +17,20 @@ impl Overrides {
                 Err(reason) => problems.refused_override(given, reason),
             }
         }
+        overrides.replace_length(tree);
         overrides
+    }
+
+    /// A length takes the place of the file's, of another kind too.
+    fn replace_length(&self, tree: &mut Map<String, Value>) {
+        let Some(train) = tree.get_mut("train").and_then(Value::as_object_mut) else { return };
+        let is_set = |key: &str| self.source(&format!("train.{key}")) == Source::Set;
+        let gives = |key: &str| is_set(key) && train.get(key).is_some_and(|value| !value.is_null());
+        if ["steps", "tokens", "epochs"].into_iter().any(gives) {
+            for key in ["tokens", "epochs"].into_iter().filter(|key| !is_set(key)) {
+                train.remove(key);
+            }
+        }
     }
 
     pub(super) fn source(&self, path: &str) -> Source {

@@ -116,7 +116,11 @@ impl RunDirectory {
     }
 
     fn resume_run(run: &Path, name: Option<&str>, set: &[String]) -> anyhow::Result<Self> {
-        Self::resume_with(run.to_owned(), &run.join(CONFIG), name, set, latest(run)?)
+        let from = latest(run)?;
+        if from.is_none() {
+            Self::refuse_lost_beginning(run)?;
+        }
+        Self::resume_with(run.to_owned(), &run.join(CONFIG), name, set, from)
     }
 
     fn from_path(
@@ -174,6 +178,8 @@ impl RunDirectory {
         let begun = from.as_ref().is_none_or(|from| from.step > 0);
         if begun {
             config.memory.keep_auto_choice(&before.memory);
+            // The choice may not go with settings that `auto` goes with.
+            config = Config::from_text(&config.to_json(), "the resumed run", &[])?;
         }
 
         let Changes { allowed, refused } = config.changes_since(&before, begun);

@@ -3,20 +3,22 @@
 use std::{
     fs::{self, File, TryLockError},
     io,
-    path::{Path, PathBuf},
+    path::{Path, PathBuf, absolute},
 };
 
 use anyhow::Context;
 
 use super::RunDirectory;
 use crate::BadInput;
-use crate::checkpoint::{self, CONFIG, TOKENIZER};
+use crate::checkpoint::{self, CONFIG, Checkpoints, TOKENIZER};
 use crate::config::Config;
 
 const PREPARED: [&str; 2] = [TOKENIZER, "data"];
 /// A run's results, written when it ends.
 pub const SUMMARY: &str = "summary.json";
 const LOCK: &str = "lock";
+/// Names the checkpoint of another run that this one began with.
+const ORIGIN: &str = "began-with";
 
 /// A run directory in preparation: [`commit`](Self::commit) makes it a run, a drop undoes it.
 #[derive(Debug)]
@@ -49,6 +51,31 @@ impl RunDirectory {
             start.clear()?;
         }
         Ok(start)
+    }
+
+    /// Without its own first checkpoint, such a run would resume from random weights.
+    pub(super) fn refuse_lost_beginning(run: &Path) -> anyhow::Result<()> {
+        let path = run.join(ORIGIN);
+        match fs::read_to_string(&path) {
+            Ok(origin) => Err(BadInput(format!(
+                "{} began with the weights of {origin} and has no checkpoint of its own yet; begin it again in another \
+                 --out",
+                run.display()
+            ))
+            .into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
+        }
+    }
+
+    /// The checkpoint of another run that this one begins with.
+    fn origin(&self) -> Option<&Path> {
+        if let Some(pretrained) = &self.pretrained {
+            return Some(pretrained.path());
+        }
+        let from = &self.from.as_ref()?.path;
+        let is_own = Checkpoints::run_of(from) == absolute(&self.path).ok();
+        (!is_own).then_some(from)
     }
 
     fn lock(&self) -> anyhow::Result<File> {
@@ -87,6 +114,11 @@ impl Start<'_> {
     /// Writes the complete configuration, which makes it a run.
     pub fn commit(mut self, config: &Config) -> anyhow::Result<Lock> {
         let run = &self.directory.path;
+        if let Some(origin) = self.directory.origin().filter(|_| self.fresh) {
+            let path = run.join(ORIGIN);
+            durable::write(&path, origin.display().to_string().as_bytes())
+                .with_context(|| format!("writing {}", path.display()))?;
+        }
         let path = run.join(CONFIG);
         durable::write(&path, config.to_json().as_bytes())
             .with_context(|| format!("writing {}", path.display()))?;
@@ -97,6 +129,7 @@ impl Start<'_> {
     }
 
     fn clear(&self) -> anyhow::Result<()> {
+        clear(&self.directory.path.join(ORIGIN), |path| fs::remove_file(path))?;
         PREPARED
             .iter()
             .try_for_each(|name| clear(&self.directory.path.join(name), |path| fs::remove_dir_all(path)))
