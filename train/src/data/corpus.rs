@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context;
 use models::Lookup;
-use runs::checkpoint::TOKENIZER;
+use runs::checkpoint::{TOKENIZER, Verified};
 use runs::config::{
     AlignKind, Config, DataSource, OnBadRecordKind, SplitKind, TokenizerKind, TokenizerSection,
 };
@@ -41,21 +41,22 @@ pub(crate) struct Source {
 pub(crate) fn prepare(
     config: &Config,
     run: &Path,
-    checkpoint: Option<&Path>,
+    checkpoint: Option<&Verified>,
     stop: &AtomicBool,
 ) -> anyhow::Result<Data> {
     let folder = run.join("data");
     let tokenizer = match checkpoint {
-        Some(checkpoint) => Tokenizer::load(checkpoint.join(TOKENIZER))?,
+        Some(checkpoint) => Tokenizer::load(checkpoint.path.join(TOKENIZER))?,
         None => tokenizer(config, run, &folder, stop)?,
     };
 
     check_listed(config, &tokenizer)?;
-    let mut data = Data::new(tokenizer, config, &folder, stop)?;
+    let has_learned = checkpoint.is_some_and(|checkpoint| checkpoint.step > 0);
+    let mut data = Data::new(tokenizer, config, (&folder, has_learned), stop)?;
     if config.model.longest_match {
         let indexes = indexes(&data, config, &folder, stop)?;
         if let Some(checkpoint) = checkpoint {
-            indexes.check(checkpoint)?;
+            indexes.check(&checkpoint.path)?;
         }
         data.indexes = Some(indexes);
     }
@@ -74,11 +75,12 @@ impl Data {
         Ok(tokenizer.map(|tokenizer| Self { tokenizer, sources, validation: None, indexes: None }))
     }
 
-    /// Cuts the shards in `folder` unless they exist.
+    /// Cuts the shards in `folder` unless they exist. Those that a run `has_learned` from take the place of a text that is
+    /// gone or has changed.
     pub(crate) fn new(
         tokenizer: Tokenizer,
         config: &Config,
-        folder: &Path,
+        (folder, has_learned): (&Path, bool),
         stop: &AtomicBool,
     ) -> anyhow::Result<Self> {
         check_size(&tokenizer, config)?;
@@ -87,16 +89,27 @@ impl Data {
         let validation =
             validation.map(|path| validation_set(path, config, folder, &tokenizer, stop)).transpose()?;
         let mut sources = listed(config);
+        let make = |inputs, shards: &Path, val_fraction| match cut(
+            config,
+            inputs,
+            shards,
+            val_fraction,
+            &tokenizer,
+            stop,
+        ) {
+            Err(error) if has_learned => keep(shards, &tokenizer, error),
+            outcome => outcome,
+        };
         if data.source != DataSource::Shards {
             let val_fraction = if validation.is_some() { 0.0 } else { data.val_fraction };
             if sources.is_empty() {
                 let (name, shards) = ("the training text".to_owned(), own_shards(config, folder));
-                cut(config, inputs(config, folder)?, &shards, val_fraction, &tokenizer, stop)?;
+                make(inputs(config, folder)?, &shards, val_fraction)?;
                 sources.push(Source { name, shards, weight: 1.0 });
             } else {
                 for (at, source) in sources.iter_mut().enumerate() {
                     let input = std::mem::replace(&mut source.shards, folder.join(format!("shards-{at}")));
-                    cut(config, vec![input], &source.shards, val_fraction, &tokenizer, stop)?;
+                    make(vec![input], &source.shards, val_fraction)?;
                 }
             }
         }
@@ -241,7 +254,7 @@ fn cut(
     val_fraction: f64,
     tokenizer: &Tokenizer,
     stop: &AtomicBool,
-) -> anyhow::Result<()> {
+) -> Result<(), tokenizer::Error> {
     let split = match config.data.split {
         SplitKind::Document => SplitRule::Document { val_fraction, seed: config.train.seed },
         SplitKind::Position => SplitRule::Position { val_fraction },
@@ -259,6 +272,20 @@ fn cut(
     bar.clear();
     let (Outcome::Written(manifest) | Outcome::AlreadyThere(manifest)) = outcome?;
     report_bad_records(&manifest);
+    Ok(())
+}
+
+/// A resumed run has the tokens that it began with, by their digest.
+fn keep(shards: &Path, tokenizer: &Tokenizer, error: tokenizer::Error) -> Result<(), tokenizer::Error> {
+    let is_whole =
+        || Manifest::read(shards).is_ok_and(|made| made.tokenizer.sha256 == tokenizer.fingerprint());
+    if matches!(error, tokenizer::Error::Interrupted) || !is_whole() {
+        return Err(error);
+    }
+    eprintln!(
+        "the text is gone, or is not the one that {} was cut from: the run goes on with these tokens",
+        shards.display()
+    );
     Ok(())
 }
 

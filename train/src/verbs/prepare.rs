@@ -1,11 +1,11 @@
 //! `train prepare`: text in, token shards out.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use tokenizer::{
-    Align, Manifest, OnBadRecord, Outcome, Preparation, Progress, SplitRule, TokenDataset, Tokenizer,
-    WindowPlan,
+    Align, Corpus, MANIFEST, Manifest, OnBadRecord, Outcome, Preparation, Progress, SplitRule, TokenDataset,
+    Tokenizer, WindowPlan,
 };
 
 use crate::{data::report_bad_records, interrupt, plan::Epoch, progress::InputBar};
@@ -88,6 +88,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     match outcome? {
         Outcome::AlreadyThere(manifest) => {
             println!("{} holds this set already, nothing to do", args.out.display());
+            warn_of_later_text(args, &tokenizer)?;
             describe(&manifest);
         }
         Outcome::Written(manifest) => {
@@ -102,6 +103,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     describe_targets(args, &tokenizer);
+    Ok(())
+}
+
+/// A set records the sizes of its inputs, not their contents.
+fn warn_of_later_text(args: &Args, tokenizer: &Tokenizer) -> anyhow::Result<()> {
+    let written = |path: &Path| path.metadata().and_then(|file| file.modified()).ok();
+    let cut = written(&args.out.join(MANIFEST));
+    let corpus = Corpus::find(&args.input, tokenizer.takes_any_file())?;
+    if let Some(later) = corpus.files().iter().find(|file| written(&file.path) > cut) {
+        eprintln!(
+            "{} was written later, with the same size; if it holds other text, remove {} and prepare it again",
+            later.path.display(),
+            args.out.display()
+        );
+    }
     Ok(())
 }
 

@@ -24,6 +24,49 @@ fn nanogpt_shards_train_without_conversion() {
 }
 
 #[test]
+fn a_vocabulary_without_a_chat_template_trains_and_is_asked_nothing() {
+    let tiny = Tiny::new();
+    write_text(&tiny.join("book.txt"), 400);
+    assert_success(&tiny.train(&[
+        "prepare",
+        "--input",
+        "book.txt",
+        "--tokenizer",
+        "bytes",
+        "--out",
+        "set",
+        "--sequence",
+        "32",
+    ]));
+    let settings = [r#"data={"source":"shards","path":"set"}"#, r#"tokenizer={"kind":"file","path":"set"}"#];
+    let output = tiny.attempt("run", &settings);
+    assert_success(&output);
+    assert!(stderr(&output).contains("`eval.questions` are left out"), "{}", stderr(&output));
+    tiny.resume("run", &["train.steps=6"]);
+}
+
+#[test]
+fn a_run_goes_on_with_its_tokens_when_its_text_has_changed_or_is_gone() {
+    let tiny = Tiny::new();
+    let book = tiny.join("book.txt");
+    let settings = [r#"data={"source":"text","path":"book.txt","split":"position"}"#, "checkpoint.every=0"];
+    write_text(&book, 400);
+    let whole = tiny.run("whole", &[&settings[..], &["train.steps=4"]].concat());
+    for (run, lines) in [("changed", Some(500)), ("gone", None)] {
+        write_text(&book, 400);
+        tiny.run(run, &[&settings[..], &["train.steps=2"]].concat());
+        match lines {
+            Some(lines) => write_text(&book, lines),
+            None => fs::remove_file(&book).expect("removed"),
+        }
+        assert_eq!(bits(&tiny.resume(run, &["train.steps=4"])), bits(&whole), "{run}");
+        let measured = tiny.train(&["eval", "--from", run, "--device", "cpu"]);
+        assert_success(&measured);
+        assert!(stderr(&measured).contains("goes on with these tokens"), "{}", stderr(&measured));
+    }
+}
+
+#[test]
 fn a_bad_record_is_named_and_the_rest_is_used() {
     let tiny = Tiny::new();
     let record = |at: usize| {

@@ -39,6 +39,18 @@ fn one_command_turns_text_into_shards() {
     let again = train(folder.path(), &arguments);
     assert_success(&again);
     assert!(String::from_utf8_lossy(&again.stdout).contains("holds this set already"));
+    assert!(!String::from_utf8_lossy(&again.stderr).contains("written later"));
+
+    let path = folder.path().join("in.txt");
+    let text = fs::read_to_string(&path).expect("reading");
+    fs::write(&path, text.to_uppercase()).expect("writing");
+    let later = train(folder.path(), &arguments);
+    assert_success(&later);
+    let said = String::from_utf8_lossy(&later.stderr).into_owned();
+    assert!(
+        said.contains("in.txt was written later, with the same size") && said.contains("remove set"),
+        "{said}"
+    );
 }
 
 #[test]
