@@ -24,7 +24,7 @@ pub(crate) fn survive_file_limits() {}
 pub(crate) fn flag(said: &'static str) -> anyhow::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let raised = Arc::clone(&flag);
-    ctrlc::set_handler(move || {
+    on_request(move || {
         if raised.swap(true, Ordering::Relaxed) {
             terminal::give_back();
             end_at_once();
@@ -33,6 +33,29 @@ pub(crate) fn flag(said: &'static str) -> anyhow::Result<Arc<AtomicBool>> {
     })
     .context("listening for signals")?;
     Ok(flag)
+}
+
+/// A program under `nohup` ignores that its terminal closes.
+#[cfg(unix)]
+fn on_request(mut asked: impl FnMut() + Send + 'static) -> anyhow::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let hangup = (!ignores_hangups()).then_some(SIGHUP);
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup))?;
+    let hear = move || signals.forever().for_each(|_| asked());
+    std::thread::Builder::new().name("signals".to_owned()).spawn(hear)?;
+    Ok(())
+}
+
+#[cfg(unix)]
+fn ignores_hangups() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
+}
+
+#[cfg(not(unix))]
+fn on_request(asked: impl FnMut() + Send + 'static) -> anyhow::Result<()> {
+    Ok(ctrlc::set_handler(asked)?)
 }
 
 #[cfg(unix)]

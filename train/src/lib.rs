@@ -2,6 +2,14 @@
 //!
 //! Compiled here for every runtime: callers need not compile Burn.
 
+/// As the standard library's, which panics where nobody reads standard error or its disk is full: no reason to lose a run.
+macro_rules! eprintln {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        _ = std::writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
 pub mod answering;
 mod choices;
 mod command_line;

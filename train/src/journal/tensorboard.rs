@@ -52,7 +52,13 @@ impl TensorBoard {
     fn append(&mut self, data: &[u8]) -> io::Result<()> {
         let length = (data.len() as u64).to_le_bytes();
         let sums = [&length[..], data].map(|bytes| masked(crc32c(bytes)).to_le_bytes());
-        self.file.write_all(&[&length[..], &sums[0], data, &sums[1]].concat())
+        let before = self.file.metadata()?.len();
+        let written = self.file.write_all(&[&length[..], &sums[0], data, &sums[1]].concat());
+        if written.is_err() {
+            // Behind a part of a record, readers find no other.
+            _ = self.file.set_len(before);
+        }
+        written
     }
 }
 

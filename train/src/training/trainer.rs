@@ -227,21 +227,10 @@ impl<I: Offloadable> Trainer<I> {
             self.optimizer.settle()?;
         }
 
-        let mut better = None;
-        if due.evaluate {
-            if self.ranks.leads() {
-                self.settle_save_or_say();
-            }
-            better = self.evaluate(events)?;
-        }
-        let all_sample = all_speak(self.optimizer.window.as_ref(), &self.ranks);
-        if due.sample && !all_sample {
-            self.ranks.expect_work_of_lead();
-        }
-        if due.sample && (all_sample || self.ranks.leads()) {
-            self.sample()?;
-        }
-
+        let better = match self.look(due, events) {
+            Ok(better) => better,
+            Err(error) => return Err(self.saved_before(error, due)),
+        };
         let mut saves = due.save;
         if due.evaluate && due.ending.is_none() && !saves {
             saves = self.exchange.answer_of_rank_0(better.is_some(), &mut self.ranks)?;
@@ -260,6 +249,36 @@ impl<I: Offloadable> Trainer<I> {
             self.tell("moments", &record);
         }
         Ok(())
+    }
+
+    /// Evaluates and samples.
+    fn look(&mut self, due: Due, events: &mut Events<I>) -> anyhow::Result<Option<Best>> {
+        let mut better = None;
+        if due.evaluate {
+            if self.ranks.leads() {
+                self.settle_save_or_say();
+            }
+            better = self.evaluate(events)?;
+        }
+        let all_sample = all_speak(self.optimizer.window.as_ref(), &self.ranks);
+        if due.sample && !all_sample {
+            self.ranks.expect_work_of_lead();
+        }
+        if due.sample && (all_sample || self.ranks.leads()) {
+            self.sample()?;
+        }
+        Ok(better)
+    }
+
+    /// The steps are whole though an evaluation or sample failed, and a checkpoint was due.
+    fn saved_before(&mut self, error: anyhow::Error, due: Due) -> anyhow::Error {
+        if !due.save || self.ranks.have_failed() || self.optimizer.settle().is_err() {
+            return error;
+        }
+        if let Err(other) = self.save_on_all_ranks(None, true) {
+            self.say(&format!("{other:#}"));
+        }
+        error
     }
 
     fn save_on_all_ranks(&mut self, better: Option<Best>, ends: bool) -> anyhow::Result<()> {

@@ -75,6 +75,33 @@ fn either_signal_ends_the_run_with_a_checkpoint() {
 }
 
 #[test]
+fn a_run_under_nohup_outlives_its_terminal() {
+    let tiny = Tiny::new();
+    let train = tiny.command("run", &[LONG]);
+    let mut command = Command::new("nohup");
+    command.arg(train.get_program()).args(train.get_args()).current_dir(tiny.path());
+    command.envs(train.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut running = Running::start(command);
+    running.wait_for("step 00002/");
+    running.signal("HUP");
+    let steps = tiny.steps_taken("run");
+    tiny.wait_until("run", || tiny.steps_taken("run") > steps + 2, "it stopped");
+    running.signal("INT");
+    assert_code(&running.end(), 3);
+}
+
+#[test]
+fn a_run_whose_messages_nobody_reads_goes_on() {
+    let tiny = Tiny::new();
+    let mut command = tiny.command("run", &["train.steps=6", "checkpoint.every=2"]);
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    drop(child.stderr.take());
+    assert!(child.wait().expect("it ends").success());
+    assert_eq!(tiny.records("run", "step").len(), 6);
+}
+
+#[test]
 fn a_second_signal_ends_at_once_and_leaves_the_earlier_checkpoint_whole() {
     let tiny = Tiny::new();
     // The second signal arrives within the step.
