@@ -6,7 +6,10 @@
 mod key;
 mod speed_cache;
 
-use std::{path::Path, time::Instant};
+use std::{
+    path::{Path, PathBuf},
+    time::Instant,
+};
 
 use anyhow::Context;
 use backend_offload::{
@@ -64,7 +67,7 @@ pub(crate) fn survey<I: Offloadable>(
         host_free: available_host_memory().map(|free| free / ranks_here as u64),
         disk_budget,
         disk_bytes_per_second: speeds.disk_bytes_per_second,
-        disk_free: free_disk(run),
+        disk_free: free_disk(run, unreserved(config, &budgets, disk_budget * ranks_here as u64)),
         measurement,
         ..budgets
     })
@@ -124,9 +127,34 @@ fn disk_share(config: &Config, ranks_here: usize) -> anyhow::Result<u64> {
     Ok(all / ranks_here as u64)
 }
 
-fn free_disk(path: &Path) -> Option<u64> {
+/// The folder and bytes of a disk tier that a run will reserve first.
+fn unreserved<'c>(config: &'c Config, budgets: &Machine, bytes: u64) -> Option<(&'c Path, u64)> {
+    config.memory.disk.as_deref().filter(|_| budgets.disk_budget == 0).map(|disk| (disk, bytes))
+}
+
+fn free_disk(path: &Path, unreserved: Option<(&Path, u64)>) -> Option<u64> {
+    let there = existing(path)?;
+    let free = free_bytes(&there).ok()?;
+    let reserves =
+        unreserved.filter(|(disk, _)| existing(disk).is_some_and(|disk| share_a_device(&there, &disk)));
+    Some(free.saturating_sub(reserves.map_or(0, |(_, bytes)| bytes)))
+}
+
+fn existing(path: &Path) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
-    path.ancestors().find(|folder| folder.exists()).and_then(|folder| free_bytes(folder).ok())
+    path.ancestors().find(|folder| folder.exists()).map(Path::to_owned)
+}
+
+#[cfg(unix)]
+fn share_a_device(one: &Path, other: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let device = |path: &Path| path.metadata().map(|file| file.dev()).ok();
+    device(one).is_some_and(|number| device(other) == Some(number))
+}
+
+#[cfg(not(unix))]
+fn share_a_device(_: &Path, _: &Path) -> bool {
+    false
 }
 
 /// The best FLOP/s over all `sides`. Queues many matmuls and waits once.
@@ -197,4 +225,19 @@ fn link<B: Backend>(device: &B::Device, bytes: usize) -> Option<f64> {
         best = best.min(begun.elapsed().as_secs_f64());
     }
     Some(2.0 * bytes as f64 / best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn space_that_a_disk_tier_will_reserve_is_not_free_for_checkpoints() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let run = folder.path().join("runs/new");
+        let all = free_disk(&run, None).expect("known");
+        let less = free_disk(&run, Some((folder.path(), all / 2))).expect("known");
+        assert!(less < all - all / 4, "{less} of {all}");
+        assert_eq!(free_disk(&run, Some((folder.path(), u64::MAX))), Some(0));
+    }
 }

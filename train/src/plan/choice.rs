@@ -21,8 +21,7 @@ pub(crate) fn placed(config: &Config, footprint: &Footprint, machine: &Machine) 
         on_host
     };
     // The rare exchange and adapters need the optimizer on the device.
-    let only_device = machine.other_ranks > 0 && config.ranks.exchange == ExchangeKind::Rarely
-        || config.train.lora.is_some();
+    let only_device = config.ranks.exchange == ExchangeKind::Rarely || config.train.lora.is_some();
     let most = if config.ranks.pipeline > 1 { 0 } else { config.model.n_layer };
     let on_hosts = (0..=most).filter(|_| !only_device).map(on_host);
 

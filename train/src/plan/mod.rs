@@ -18,6 +18,7 @@ mod readme;
 mod recorded;
 mod refusal;
 mod replay;
+mod saved;
 mod stage;
 mod states_on_disk;
 mod table;
@@ -33,15 +34,14 @@ pub(crate) use states_on_disk::StatesOnDisk;
 
 use demand::{Demand, Exchanged};
 use learned::Learned;
-use models::{Footprint, ParameterInfo};
+use models::Footprint;
 use replay::Replayed;
 use runs::BadInput;
 use runs::config::{Amount, Config, RanksSection, Together};
 use serde::Serialize;
 use stage::OfRank;
 
-use crate::parameters::{learned, learning, saved};
-use crate::rule::keeps_second_moment;
+use crate::parameters::learning;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Plan {
@@ -110,6 +110,8 @@ pub(crate) struct Plan {
     /// Includes device bytes if the memory is shared.
     pub(crate) host_bytes: u64,
     pub(crate) checkpoint_bytes: u64,
+    /// Beside a checkpoint, all ranks together.
+    pub(crate) own_bytes: u64,
     /// The most at once, including the one being written.
     pub(crate) checkpoints: u64,
     /// Upper limit; `None` without an index or a known text size.
@@ -252,16 +254,6 @@ fn host_least(config: &Config, machine: &Machine, demand: &Demand, all: u64) -> 
     demand.host_peak(config, machine.ranks(), machine.device_budget.unwrap_or(u64::MAX))
 }
 
-/// Weights and states in f32; with adapters, theirs alone.
-fn checkpoint_bytes(config: &Config) -> u64 {
-    let kind = config.train.optimizer;
-    let moments = |parameter: &ParameterInfo| {
-        let second = keeps_second_moment(kind, &parameter.name, parameter.shape.len());
-        parameter.elements() * (1 + u64::from(second))
-    };
-    4 * (saved(config) + learned(config).iter().map(moments).sum::<u64>())
-}
-
 fn held(parts: &[demand::Part], spilled: &[u64]) -> Vec<Held> {
     let parts = parts.iter().zip(spilled);
     parts
@@ -301,7 +293,8 @@ impl Plan {
 
         let all_on_host = demand.placement.host_bytes(own, ranks).saturating_add(kept);
         let (working_set, checkpoints) = (demand.working_set(), checkpoints::most(config));
-        let checkpoint_bytes = checkpoint_bytes(config);
+        let (checkpoint_bytes, own_bytes) =
+            (saved::checkpoint_bytes(config), saved::own_bytes(config, machine.ranks()));
         let (stays, spills) = (working_set.min(budget), working_set.saturating_sub(budget));
         let LowerTiers { states_on_disk, optimizer_host_bytes, optimizer_disk_bytes, sinks, disk } =
             LowerTiers::divide(own, among, all_on_host, (spills, demand.least, pinned), [leaves, returns]);
@@ -368,9 +361,12 @@ impl Plan {
             host_tier_bytes,
             host_bytes,
             checkpoint_bytes,
+            own_bytes,
             checkpoints,
             index_bytes: None,
-            disk_bytes: checkpoint_bytes.saturating_mul(checkpoints),
+            disk_bytes: checkpoint_bytes
+                .saturating_mul(checkpoints)
+                .saturating_add(own_bytes.saturating_mul(checkpoints.max(2))),
             data: None,
             replayed: None,
             looks_up: config.model.longest_match,

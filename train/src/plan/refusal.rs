@@ -60,10 +60,12 @@ pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint:
             Bytes(machine.disk_budget)
         ));
     }
-    if let Some(free) = machine.disk_free.filter(|free| *free < plan.checkpoint_bytes) {
+    let one = plan.checkpoint_bytes.saturating_add(plan.own_bytes);
+    if let Some(free) = machine.disk_free.filter(|free| *free < one) {
+        let own = if plan.own_bytes > 0 { ", with what ranks have of their own," } else { "" };
         refusals.push(format!(
-            "a checkpoint takes {} and {} are free on the disk; make room, or choose another with --out",
-            Bytes(plan.checkpoint_bytes),
+            "a checkpoint{own} takes {} and {} are free on the disk; make room, or choose another with --out",
+            Bytes(one),
             Bytes(free)
         ));
     }
@@ -135,12 +137,17 @@ pub(super) fn notes(plan: &Plan, train: &TrainSection) -> Vec<String> {
     notes
 }
 
+fn least_factor(number: usize) -> usize {
+    (2..number).find(|factor| number.is_multiple_of(*factor)).unwrap_or(number)
+}
+
 fn remedies(plan: &Plan, config: &Config, footprint: &Footprint) -> Vec<String> {
     let mut changes = Vec::new();
     if config.train.micro_batch > 1 {
         let mut smaller = config.clone();
-        smaller.train.micro_batch /= 2;
-        smaller.train.accumulate *= 2;
+        let parts = least_factor(smaller.train.micro_batch);
+        smaller.train.micro_batch /= parts;
+        smaller.train.accumulate *= parts;
         let (batch, rounds) = (smaller.train.micro_batch, smaller.train.accumulate);
         changes.push((format!("`train.micro_batch` = {batch} with `train.accumulate` = {rounds}"), smaller));
     }
@@ -187,4 +194,14 @@ fn remedies(plan: &Plan, config: &Config, footprint: &Footprint) -> Vec<String> 
     }
     remedies.push("take a smaller model".to_owned());
     remedies
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_divided_into_whole_sequences() {
+        assert_eq!([2, 3, 4, 9, 35, 7].map(least_factor), [2, 3, 2, 3, 5, 7]);
+    }
 }

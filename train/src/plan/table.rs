@@ -166,10 +166,11 @@ impl Plan {
         lines.push((
             "disk",
             format!(
-                "{} for {} checkpoints of {}{}{}",
+                "{} for {} checkpoints of {}{}{}{}",
                 Bytes(self.disk_bytes),
                 self.checkpoints,
                 Bytes(self.checkpoint_bytes),
+                self.own(),
                 self.index(),
                 known(machine.disk_free, "free")
             ),
@@ -179,6 +180,13 @@ impl Plan {
 
     fn source(&self) -> &'static str {
         if self.replayed.is_some() { " (replayed)" } else { " (estimated)" }
+    }
+
+    fn own(&self) -> String {
+        match self.own_bytes {
+            0 => String::new(),
+            own => format!(", beside each {} of the ranks' own", Bytes(own)),
+        }
     }
 
     fn index(&self) -> String {

@@ -197,6 +197,15 @@ fn a_periodic_exchange_states_its_bytes_and_memory() {
     // Moments stay on the device under any budget.
     let auto = of(&["ranks.exchange=rarely", "memory.optimizer=auto"]);
     assert_eq!(auto.optimizer_host_bytes, 0);
+    let alone = plan("gpt-1.5b", &["ranks.exchange=rarely", "memory.optimizer=auto"], &card(8 * GIB));
+    assert_eq!(alone.optimizer_host_bytes, 0, "what a run chooses reads back");
+    // Rank 0 saves weights and momentum, each other weights and two moments; two checkpoints at least.
+    assert_eq!((exact.own_bytes, rarely.own_bytes, alone.own_bytes), (0, (8 + 3 * 12) * XL, 0));
+    let checkpoints = rarely.checkpoints * rarely.checkpoint_bytes;
+    assert_eq!(rarely.disk_bytes, checkpoints + rarely.checkpoints.max(2) * rarely.own_bytes);
+    assert_eq!(of(&["ranks.exchange=one_bit"]).own_bytes, 5 * 4 * XL);
+    let changes = of(&["ranks.exchange=rarely", "ranks.changes=one_bit"]);
+    assert_eq!(changes.own_bytes, rarely.own_bytes + 5 * 4 * XL);
 }
 
 #[test]

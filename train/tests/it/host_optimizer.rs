@@ -143,7 +143,7 @@ fn settings_that_exclude_each_other_are_refused() {
     assert!(last_words(&blocks, tiny.path()).contains("more than the model's `n_layer` = 1"));
     let state = tiny.attempt("run", &["memory.optimizer_state=compact"]);
     assert_code(&state, 2);
-    assert!(last_words(&state, tiny.path()).contains("set `memory.optimizer` to \"host\""));
+    assert!(last_words(&state, tiny.path()).contains("set it to \"f32\", or `memory.optimizer` to \"host\""));
 }
 
 #[test]

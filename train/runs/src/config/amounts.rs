@@ -1,6 +1,6 @@
 //! Amounts of memory, saved as they were written.
 
-use std::str::FromStr;
+use std::{fmt, marker::PhantomData, str::FromStr};
 
 use backend_offload::{Budget, BudgetError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -41,7 +41,26 @@ impl<T> Serialize for Amount<T> {
 
 impl<'de, T: Meaning> Deserialize<'de> for Amount<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        String::deserialize(from)?.parse().map_err(de::Error::custom)
+        from.deserialize_any(Written(PhantomData))
+    }
+}
+
+/// A text, or a number of bytes.
+struct Written<T>(PhantomData<T>);
+
+impl<T: Meaning> de::Visitor<'_> for Written<T> {
+    type Value = Amount<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text such as \"6GiB\", or a number of bytes")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<Self::Value, E> {
+        self.visit_str(&bytes.to_string())
     }
 }
 
@@ -112,6 +131,7 @@ mod tests {
             "memory.host_budget=80 %",
             "memory.disk=/",
             "memory.disk_budget=100GB",
+            "memory.disk_endurance=1048576",
             "memory.max_disk_writes=20TiB",
         ];
         let config = Config::load("toy", &set.map(str::to_owned)).expect("each can be read");
@@ -120,6 +140,8 @@ mod tests {
         assert_eq!(memory.host_budget.value(), Some(Budget::Share(0.8)));
         assert_eq!(memory.disk_budget.value(), DiskPart::Bytes(100_000_000_000));
         assert_eq!(memory.max_disk_writes.as_ref().map(Amount::value), Some(20 << 40));
+        let endurance = memory.disk_endurance.as_ref().map(Amount::value);
+        assert_eq!(endurance, Some(1 << 20), "a number, as an error advises");
         let written: serde_json::Value = serde_json::from_str(&config.to_json()).expect("JSON");
         assert_eq!(written["memory"]["device_budget"], "1.5GiB");
         assert_eq!(written["memory"]["disk_budget"], "100GB");

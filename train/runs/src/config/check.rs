@@ -47,6 +47,11 @@ pub(super) fn combinations(config: &Config, purpose: Purpose) -> Vec<Combination
 
 struct Refusals(Vec<Combination>);
 
+/// What else an optimizer needs that a remedy moves to the device.
+fn state_of_device(memory: &MemorySection) -> &'static str {
+    if memory.optimizer_state == StateKind::F32 { "" } else { " and `memory.optimizer_state` to \"f32\"" }
+}
+
 fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("names, numbers and paths that were read from JSON serialise")
 }
@@ -415,7 +420,8 @@ impl Refusals {
         }
         if memory.optimizer == PlacementKind::Device && memory.optimizer_state != StateKind::F32 {
             let text = format!(
-                "`memory.optimizer_state` = {} is for an optimizer on the host; set `memory.optimizer` to \"host\"",
+                "`memory.optimizer_state` = {} is for an optimizer on the host; set it to \"f32\", or \
+                 `memory.optimizer` to \"host\"",
                 json(&memory.optimizer_state)
             );
             self.add(&["memory.optimizer_state", "memory.optimizer"], text);

@@ -210,6 +210,33 @@ fn numbers_outside_their_range_are_refused() {
 }
 
 #[test]
+fn a_remedy_that_moves_the_optimizer_to_the_device_names_its_state_too() {
+    for refused in ["ranks.exchange=rarely", "train.lora.rank=4"] {
+        let refused =
+            Config::load("gpt-7b", &[refused.to_owned()]).expect_err("the preset steps on the host");
+        let said = refused.to_string();
+        assert!(said.contains("to \"device\" and `memory.optimizer_state` to \"f32\""), "{said}");
+    }
+}
+
+#[test]
+fn a_length_on_the_command_line_takes_the_place_of_the_files() {
+    let length = |file: &str, set: &str| {
+        let text = format!(r#"{{"model": {{"preset": "gpt2"}}, "train": {file}}}"#);
+        let train = Config::from_text(&text, "run.json", &[set.to_owned()]).expect("valid").train;
+        (train.steps, train.tokens, train.epochs)
+    };
+    let saved = r#"{"steps": 15, "epochs": 3.0}"#;
+    assert_eq!(length(saved, "train.steps=200"), (200, None, None));
+    assert_eq!(length(saved, "train.epochs=4"), (15, None, Some(4.0)));
+    assert_eq!(length(saved, "train.lr=0.1"), (15, None, Some(3.0)));
+    assert_eq!(length(saved, "train.tokens=null"), (15, None, Some(3.0)));
+    let (steps, tokens, epochs) = length(saved, "train.tokens=1");
+    assert_eq!((steps, tokens, epochs), (1, Some(1), None));
+    assert_eq!(length(r#"{"tokens": 1}"#, "train.steps=200"), (200, None, None));
+}
+
+#[test]
 fn one_bit_is_refused_where_it_would_save_nothing() {
     let set = |more: &str| {
         format!(r#""train": {{"steps": 200}}, "ranks": {{"exchange": "one_bit", "warm_up": 200}}{more}"#)
@@ -231,6 +258,13 @@ fn one_bit_is_refused_where_it_would_save_nothing() {
         fine.ranks,
         RanksSection { exchange: ExchangeKind::OneBit, warm_up: 0, ..RanksSection::default() }
     );
+    // A run of epochs writes its steps later, which must read back.
+    for length in ["train.epochs=0.5", "train.tokens=1"] {
+        let mut derived = preset("toy", &["ranks.exchange=one_bit", length]);
+        derived.set_sequences(1);
+        assert_eq!((derived.train.steps, derived.ranks.warm_up), (1, 100));
+        assert_eq!(Config::from_text(&derived.to_json(), "it", &[]).expect("written by us"), derived);
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use models::BaseForm;
 
-use super::{Refusals, json};
+use super::{Refusals, json, state_of_device};
 use crate::config::{Config, ExchangeKind, OptimizerKind, PlacementKind, Purpose};
 
 impl Refusals {
@@ -27,8 +27,11 @@ impl Refusals {
         }
 
         if memory.optimizer == PlacementKind::Host {
-            let text = "`memory.optimizer` = \"host\" is for weights that learn, and `train.lora` freezes them; set it to \"device\"";
-            self.add(&["train.lora", "memory.optimizer"], text.to_owned());
+            let text = format!(
+                "`memory.optimizer` = \"host\" is for weights that learn, and `train.lora` freezes them; set it to \"device\"{}",
+                state_of_device(memory)
+            );
+            self.add(&["train.lora", "memory.optimizer"], text);
         }
         if memory.shard.has_owners() {
             let text = "`memory.shard` divides the optimizer of all weights, and `train.lora` freezes them; set it to false";

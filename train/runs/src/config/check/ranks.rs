@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Refusals;
+use super::{Refusals, state_of_device};
 use crate::config::{Config, ExchangeKind, PlacementKind, Round, ShardKind, Together};
 
 impl Refusals {
@@ -96,9 +96,12 @@ impl Refusals {
         }
 
         if memory.optimizer == PlacementKind::Host {
-            let text = "`memory.optimizer` = \"host\" keeps weights where `ranks.exchange` = \"rarely\" does not average them; set \
-                        `memory.optimizer` to \"device\", or `ranks.exchange` to \"exact\"";
-            self.add(&["ranks.exchange", "memory.optimizer"], text.to_owned());
+            let text = format!(
+                "`memory.optimizer` = \"host\" keeps weights where `ranks.exchange` = \"rarely\" does not average them; set \
+                 `memory.optimizer` to \"device\"{}, or `ranks.exchange` to \"exact\"",
+                state_of_device(memory)
+            );
+            self.add(&["ranks.exchange", "memory.optimizer"], text);
         }
     }
 
@@ -108,7 +111,8 @@ impl Refusals {
                         set `memory.shard` to false, or `ranks.exchange` to \"exact\"";
             self.add(&["ranks.exchange", "memory.shard"], text.to_owned());
         }
-        if ranks.warm_up >= train.steps {
+        // Steps of epochs follow from the text.
+        if ranks.warm_up >= train.steps && train.epochs.is_none() && train.tokens.is_none() {
             let text = format!(
                 "`ranks.warm_up` = {} leaves no step to `ranks.exchange` = \"one_bit\": `train.steps` = {}; set the former to \
                  at most {}, or `ranks.exchange` to \"exact\"",
