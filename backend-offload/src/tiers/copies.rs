@@ -181,12 +181,11 @@ impl Tiers {
     /// As many bytes as were written: a buffer may be shorter than its block.
     pub fn load(&mut self, block: BlockId) -> Result<(), OffloadError> {
         let begun = self.loading.take_if(|(id, ..)| *id == block);
-        let (mut draft, landing) = match begun {
-            Some((_, draft, landing)) => (draft, landing),
-            None => {
-                let len = self.spilled(block)?.len();
-                (self.draft(len).map_err(|_| self.refused(len as u64))?, Landing::default())
-            }
+        let (mut draft, landing) = if let Some((_, draft, landing)) = begun {
+            (draft, landing)
+        } else {
+            let len = self.spilled(block)?.len();
+            (self.draft(len).map_err(|_| self.refused(len as u64))?, Landing::default())
         };
         self.spilled(block)?.read_rest(&mut draft, landing)?;
         let copy = self.seal(draft.seal());

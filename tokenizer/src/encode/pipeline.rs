@@ -118,5 +118,9 @@ fn drop_opening_blank(step: &mut Value) -> bool {
         return true;
     }
     let steps = step.get_mut("pretokenizers").and_then(Value::as_array_mut).into_iter().flatten();
-    steps.fold(false, |dropped, step| drop_opening_blank(step) || dropped)
+    let mut dropped = false;
+    for step in steps {
+        dropped |= drop_opening_blank(step);
+    }
+    dropped
 }

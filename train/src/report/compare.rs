@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn an_optimizer_on_the_host_moves_gradients_and_weights_too() {
         let [bytes_in, bytes_out, bytes_read, bytes_written] = [Some(1), Some(2), Some(40), Some(800)];
-        let step = Update { bytes_in, bytes_out, bytes_read, bytes_written, ..Update::default() };
+        let step = Update { bytes_out, bytes_in, bytes_read, bytes_written, ..Update::default() };
         assert_eq!([true, false].map(|on_host| over_the_link(&step, on_host)), [Some(843), Some(3)]);
     }
 }

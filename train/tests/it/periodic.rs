@@ -171,7 +171,9 @@ fn a_checkpoint_has_its_name_only_once_all_ranks_have_saved_their_own() {
         let folder = fs::read_dir(tiny.join("run/checkpoints")).expect("a folder");
         let names = folder.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"));
         for step in names.filter_map(|name| name.strip_prefix("step-")?.parse::<u64>().ok()) {
-            for own in ["0/own-weights", "0/residuals", "1/own-weights", "1/residuals", "1/moments"] {
+            for own in
+                ["0/own-weights", "0/change-residuals", "1/own-weights", "1/change-residuals", "1/moments"]
+            {
                 let own = format!("run/ranks/{own}-{step:08}");
                 assert!(tiny.join(&own).exists(), "stop {stop}: there is a checkpoint, but no {own}");
             }

@@ -104,7 +104,7 @@ fn read_in_views<T: Target>(parameters: &Facts) -> Facts {
         let tensor = full(round as f32 + 1.0);
         let views = [0..1792, 1792..2048].map(|rows| tensor.clone().slice([rows, 0..512]));
         drop(tensor);
-        let both = views.into_iter().fold(Transaction::default(), |both, view| both.register(view));
+        let both = views.into_iter().fold(Transaction::default(), Transaction::register);
         let mut reading = Box::pin(both.execute_async());
         let begun = reading.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         // Kernels on the same memory.
