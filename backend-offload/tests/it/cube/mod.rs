@@ -130,9 +130,7 @@ pub fn scenarios() -> Vec<Scenario> {
 /// Returns whether copies run out of order, which the stand-in has to find.
 fn install_for_copies<T: Target>(parameters: &Facts, device: &T::Device) -> bool {
     let out_of_order = parameters.find("out of order").is_some();
-    let break_copy_out_every =
-        parameters.find("break copies").map_or(0, |every| every.parse().expect("a number"));
-    let faults = Faults { copies_out_of_order: out_of_order, break_copy_out_every, ..Faults::default() };
+    let faults = Faults { copies_out_of_order: out_of_order, ..Faults::default() };
     let budget = parameters.text("budget").parse().expect("a budget");
     let mut config = OffloadConfig::new().device_budget(budget).faults(faults);
     if let Some(host) = parameters.find("host") {

@@ -6,21 +6,16 @@ use backend_offload::{HostMemory, Managed, host_memory};
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData, TensorPrimitive};
 
-children! {
-    "cube/new weights" => upload,
-    "cube/weights handed over" => hand_over,
-}
+children! { "cube/new weights" => upload }
 
 promises! {
     stand_in {
         new_weights_arrive_unchanged_on_device_and_host: Every,
-        new_weights_that_could_not_leave_are_awaited_by_other_streams: One,
         new_weights_in_line_leave_the_host_when_others_need_it: One,
     }
     vulkan {}
     full {
         new_weights_arrive_unchanged_on_device_and_host,
-        new_weights_that_could_not_leave_are_awaited_by_other_streams,
         new_weights_in_line_leave_the_host_when_others_need_it,
     }
 }
@@ -100,37 +95,6 @@ fn arrived<B: Backend>(tensor: Tensor<B, 2>, expected: f32, out_of_order: bool) 
     let read = tensor.into_data();
     let wrong = read.iter::<f32>().find(|value| value.to_bits() != expected.to_bits());
     assert!(wrong.is_none() || out_of_order, "{wrong:?} where {expected} was uploaded");
-}
-
-/// A thread makes weights, and another uses them after it was given a later tensor of the first and could not make them leave.
-fn hand_over<T: Target>(parameters: &Facts) -> Facts {
-    let device = T::device();
-    install_for_copies::<T>(parameters, &device);
-    let memory = host_memory::<Plain<T>>(&device);
-    let ones = || Tensor::<Unfused<T>, 2>::ones([SIDE, SIDE], &device) * 1.0;
-    for round in 0..ROUNDS {
-        let weights = made::<Unfused<T>>(weights(&memory, round), &device);
-        let later = ones();
-        let sum = std::thread::scope(|scope| {
-            let user = scope.spawn(|| {
-                let mut used = later.clone() * 0.0;
-                for _ in 0..4 {
-                    used = used + ones() * 0.0;
-                }
-                used + weights.clone()
-            });
-            user.join().expect("no panic")
-        });
-        arrived(sum, round as f32, false);
-    }
-    counted::<T>(&device, Facts::default())
-}
-
-fn new_weights_that_could_not_leave_are_awaited_by_other_streams(machine: &Machine) {
-    for every in [2, 3] {
-        let child = machine.child("cube/weights handed over").with("budget", "5MiB");
-        machine.run(child.with("break copies", every));
-    }
 }
 
 fn new_weights_in_line_leave_the_host_when_others_need_it(machine: &Machine) {

@@ -3,24 +3,15 @@
 use super::{Machine, Target, Unfused, children, counted, install_for_copies, promises};
 use crate::child::Facts;
 use burn::prelude::*;
-use burn::tensor::{TensorData, Transaction, try_read_sync};
+use burn::tensor::{TensorData, try_read_sync};
 use std::task::{Context, Poll, Waker};
 
-children! {
-    "cube/reads" => read_while_running,
-    "cube/views" => read_in_views,
-}
+children! { "cube/reads" => read_while_running }
 
 promises! {
-    stand_in {
-        tensors_read_while_kernels_run_arrive_unchanged: Every,
-        views_of_a_tensor_read_together_arrive_unchanged: One,
-    }
+    stand_in { tensors_read_while_kernels_run_arrive_unchanged: Every }
     vulkan {}
-    full {
-        tensors_read_while_kernels_run_arrive_unchanged,
-        views_of_a_tensor_read_together_arrive_unchanged,
-    }
+    full { tensors_read_while_kernels_run_arrive_unchanged }
 }
 
 const ROUNDS: usize = 8;
@@ -93,38 +84,6 @@ fn arrive(round: usize, begun: Result<impl Future<Output = Read>, Read>, out_of_
     let data = data.expect("it can be read");
     let wrong = data.iter::<f32>().find(|value| value.to_bits() != expected.to_bits());
     assert!(wrong.is_none() || out_of_order, "{wrong:?} where {expected} was read");
-}
-
-/// Of two views, only the short one has page-locked memory: their copies run on different streams.
-fn read_in_views<T: Target>(parameters: &Facts) -> Facts {
-    let device = T::device();
-    install_for_copies::<T>(parameters, &device);
-    let full = |value: f32| Tensor::<Unfused<T>, 2>::full([2048, 512], value, &device) * 1.0;
-    for round in 0..4 {
-        let tensor = full(round as f32 + 1.0);
-        let views = [0..1792, 1792..2048].map(|rows| tensor.clone().slice([rows, 0..512]));
-        drop(tensor);
-        let both = views.into_iter().fold(Transaction::default(), Transaction::register);
-        let mut reading = Box::pin(both.execute_async());
-        let begun = reading.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        // Kernels on the same memory.
-        let later = full(-1.0) * 2.0;
-        let read = match begun {
-            Poll::Ready(read) => read,
-            Poll::Pending => try_read_sync(reading).expect("a thread can wait"),
-        };
-        let read = read.expect("they can be read");
-        let mut numbers = read.iter().flat_map(|data| data.iter::<f32>());
-        assert!(numbers.all(|value| value.to_bits() == (round as f32 + 1.0).to_bits()), "round {round}");
-        drop(later);
-    }
-    Facts::default()
-}
-
-fn views_of_a_tensor_read_together_arrive_unchanged(machine: &Machine) {
-    for host in ["6MiB", "10MiB", "14MiB"] {
-        machine.run(machine.child("cube/views").with("budget", "unlimited").with("host", host));
-    }
 }
 
 fn tensors_read_while_kernels_run_arrive_unchanged(machine: &Machine) {
