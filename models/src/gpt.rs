@@ -129,10 +129,17 @@ impl<B: Backend> Gpt<B> {
         if compute == Compute::F32 {
             return self;
         }
-        self.blocks = self.blocks.into_iter().map(Block::narrowed).collect();
+        self = self.with_narrow_blocks();
         match self.lm_head.take() {
             Some(head) => self.lm_head = Some(head.map(|head| compute.narrow(head))),
             None => self.narrow_head = Some(compute.narrow(self.wte.val())),
+        }
+        self
+    }
+
+    pub(crate) fn with_narrow_blocks(mut self) -> Self {
+        if self.config.compute != Compute::F32 {
+            self.blocks = self.blocks.into_iter().map(Block::narrowed).collect();
         }
         self
     }

@@ -252,10 +252,7 @@ impl<B: Backend> Gpt<B> {
                 }
             }
         }
-        if compute != Compute::F32 {
-            self.blocks = self.blocks.into_iter().map(Block::narrowed).collect();
-        }
-        self
+        self.with_narrow_blocks()
     }
 
     /// The packed projections.

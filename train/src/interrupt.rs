@@ -37,7 +37,7 @@ pub(crate) fn flag(said: &'static str) -> anyhow::Result<Arc<AtomicBool>> {
 
 /// A program under `nohup` ignores that its terminal closes.
 #[cfg(unix)]
-fn on_request(mut asked: impl FnMut() + Send + 'static) -> anyhow::Result<()> {
+pub(crate) fn on_request(mut asked: impl FnMut() + Send + 'static) -> anyhow::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let hangup = (!ignores_hangups()).then_some(SIGHUP);
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup))?;

@@ -21,6 +21,8 @@ use runs::directory::RunDirectory;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::exit::Ending;
+#[cfg(unix)]
+use crate::interrupt;
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct RankArgs {
@@ -203,7 +205,7 @@ impl Attendant {
     fn new() -> anyhow::Result<Self> {
         let attendant = Self { asked: Arc::default(), process: Arc::default() };
         let (asked, process) = (Arc::clone(&attendant.asked), Arc::clone(&attendant.process));
-        ctrlc::set_handler(move || {
+        interrupt::on_request(move || {
             let again = asked.swap(true, Ordering::Relaxed);
             if !again {
                 eprintln!("\nstopping all ranks after this step; once more to stop at once");

@@ -6,7 +6,7 @@ use backend_offload::Bytes;
 
 use super::chart::{Chart, Curve, Look};
 use super::curves::{SMOOTHED, bytes, chart, line, points, series, share, sizes};
-use super::history::{History, Start, Update};
+use super::history::{History, Update};
 use super::markup::Escaped;
 use super::page;
 use super::thinning::{Point, smooth};
@@ -70,8 +70,8 @@ fn charts(runs: &[Named]) -> Vec<Chart> {
         sizes(title, curves.collect())
     };
     let moved = runs.iter().enumerate().map(|(n, (name, history))| {
-        let on_host = history.starts.last().is_some_and(Start::steps_on_host);
-        (name.as_str(), Look::Run(n), averaged(bytes(&history.steps, |step| over_the_link(step, on_host))))
+        let on_host = history.steps_on_host();
+        (name.as_str(), Look::Run(n), averaged(bytes(&history.steps, |step| both_ways(step, on_host))))
     });
     let moved = moved.collect();
     let validation = each(runs, |history| points(&history.evals, |eval| eval.step, |eval| eval.loss));
@@ -96,14 +96,9 @@ fn charts(runs: &[Named]) -> Vec<Chart> {
     charts
 }
 
-/// With what an optimizer on the host reads and writes.
-fn over_the_link(step: &Update, on_host: bool) -> Option<u64> {
-    let own = if on_host {
-        step.bytes_read.unwrap_or_default() + step.bytes_written.unwrap_or_default()
-    } else {
-        0
-    };
-    Some(step.bytes_in? + step.bytes_out? + own)
+fn both_ways(step: &Update, on_host: bool) -> Option<u64> {
+    let [to, from] = step.over_the_link(on_host);
+    Some(to? + from?)
 }
 
 fn each(runs: &[Named], points: impl Fn(&History) -> Vec<Point>) -> Vec<Curve> {
@@ -125,6 +120,6 @@ mod tests {
     fn an_optimizer_on_the_host_moves_gradients_and_weights_too() {
         let [bytes_in, bytes_out, bytes_read, bytes_written] = [Some(1), Some(2), Some(40), Some(800)];
         let step = Update { bytes_out, bytes_in, bytes_read, bytes_written, ..Update::default() };
-        assert_eq!([true, false].map(|on_host| over_the_link(&step, on_host)), [Some(843), Some(3)]);
+        assert_eq!([true, false].map(|on_host| both_ways(&step, on_host)), [Some(843), Some(3)]);
     }
 }

@@ -1,7 +1,7 @@
 //! The curves of a run.
 
 use super::chart::{Chart, Curve, Look, Marks};
-use super::history::{History, Start, Update};
+use super::history::{History, Update};
 use super::thinning::{Point, smooth};
 
 /// Larger values would hide all others.
@@ -41,7 +41,7 @@ pub(super) fn charts(history: &History) -> Vec<Chart> {
     let mut charts = vec![loss.clone()];
     charts.extend((steps.len() >= LONG).then(|| second_half(loss)));
     charts.extend([rate, speed, memory(steps)]);
-    let on_host = history.starts.last().is_some_and(Start::steps_on_host);
+    let on_host = history.steps_on_host();
     let spills = steps.iter().any(|step| step.bytes_out.or(step.bytes_in).is_some_and(|bytes| bytes > 0));
     charts.extend((spills || on_host).then(|| moved(steps, on_host)));
     charts.extend(spills.then(|| stall(steps)));
@@ -84,12 +84,9 @@ fn memory(steps: &[Update]) -> Chart {
 
 /// Includes weights and gradients of an optimizer `on_host`.
 fn moved(steps: &[Update], on_host: bool) -> Chart {
-    let with = |spilled: Option<u64>, own: Option<u64>| {
-        if on_host { Some(spilled? + own.unwrap_or_default()) } else { spilled }
-    };
     let curves = vec![
-        ("to the device", Look::First, bytes(steps, |step| with(step.bytes_in, step.bytes_written))),
-        ("to the host", Look::Second, bytes(steps, |step| with(step.bytes_out, step.bytes_read))),
+        ("to the device", Look::First, bytes(steps, |step| step.over_the_link(on_host)[0])),
+        ("to the host", Look::Second, bytes(steps, |step| step.over_the_link(on_host)[1])),
     ];
     sizes("Moved per step", curves)
 }

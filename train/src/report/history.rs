@@ -150,7 +150,21 @@ impl Start {
     }
 }
 
+impl Update {
+    /// Bytes to the device and from it, with what an optimizer on the host writes and reads.
+    pub(super) fn over_the_link(&self, on_host: bool) -> [Option<u64>; 2] {
+        let with = |spilled: Option<u64>, own: Option<u64>| {
+            if on_host { Some(spilled? + own.unwrap_or_default()) } else { spilled }
+        };
+        [with(self.bytes_in, self.bytes_written), with(self.bytes_out, self.bytes_read)]
+    }
+}
+
 impl History {
+    pub(super) fn steps_on_host(&self) -> bool {
+        self.starts.last().is_some_and(Start::steps_on_host)
+    }
+
     pub(super) fn read(run: &Path) -> anyhow::Result<Self> {
         let path = run.join(journal::FILE);
         let reading = || format!("reading {}", path.display());
