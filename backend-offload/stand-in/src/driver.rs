@@ -187,10 +187,20 @@ impl Driver {
     pub(crate) fn host_waits_for_all(&mut self, call: &'static str) -> Result<(), CopyFailed> {
         self.run(Goal::Everything);
         self.order.host_waits_for_all();
+        self.wait_in_time(call);
+        self.failures.after_wait(&self.order)
+    }
+
+    /// Takes as long as a wait for all work, but runs and orders none.
+    pub(crate) fn time_passes_for_all(&mut self, call: &'static str) -> Result<(), CopyFailed> {
+        self.wait_in_time(call);
+        self.failures.after_all()
+    }
+
+    fn wait_in_time(&mut self, call: &'static str) {
         let ends: Vec<f64> = self.handles.stream_ids().map(|id| self.timeline.end_of(id)).collect();
         self.timeline.host_waits(ends.into_iter().fold(0.0, f64::max), call);
         self.unmap_unused();
-        self.failures.after_wait(&self.order)
     }
 
     /// Requires live device memory. Looks for races, if enabled.
@@ -199,7 +209,24 @@ impl Driver {
             return;
         }
         let block = require(self.device.check(&range, actor));
-        self.check_races(block.start, Access { range, writes, actor: actor.to_owned() }, when);
+        let access = Access { range, writes, actor: actor.to_owned(), on_host: false };
+        self.check_races(block.start, access, when);
+    }
+
+    /// Looks for races of copies through page-locked memory, but not of rows with gaps: others may lie between.
+    pub(crate) fn touch_pinned(&mut self, end: &CopyEnd, writes: bool, when: Moment, actor: &str) {
+        let CopyEnd::Pinned(rows) = end else { return };
+        let range = rows.extent();
+        if range.is_empty() || range.end - range.start != rows.bytes() {
+            return;
+        }
+        let block = self.pinned.start_of(range.start);
+        self.check_races(block, Access { range, writes, actor: actor.to_owned(), on_host: true }, when);
+    }
+
+    pub(crate) fn release_pinned(&mut self, start: u64) {
+        self.pinned.release(start);
+        self.races.forget(start);
     }
 
     pub(crate) fn check_races(&mut self, block: u64, access: Access, when: Moment) {

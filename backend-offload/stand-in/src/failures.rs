@@ -41,11 +41,22 @@ impl Failures {
 
     /// The error, once the host has waited for the failed copy. Without `STAND_IN_STICKY`, once.
     pub(crate) fn after_wait(&mut self, order: &KnownOrder) -> Result<(), CopyFailed> {
-        if self.unseen.take_if(|copy| order.host_has(*copy)).is_some() {
-            self.stays = self.faults.sticky;
-            return Err(CopyFailed);
+        let seen = self.unseen.take_if(|copy| order.host_has(*copy));
+        self.see(seen)
+    }
+
+    /// As after a wait for all work.
+    pub(crate) fn after_all(&mut self) -> Result<(), CopyFailed> {
+        let seen = self.unseen.take();
+        self.see(seen)
+    }
+
+    fn see(&mut self, failed: Option<Moment>) -> Result<(), CopyFailed> {
+        if failed.is_none() {
+            return Ok(());
         }
-        Ok(())
+        self.stays = self.faults.sticky;
+        Err(CopyFailed)
     }
 
     pub(crate) fn check(&self) -> Result<(), CopyFailed> {

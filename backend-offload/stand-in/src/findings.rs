@@ -9,6 +9,7 @@ pub(crate) enum Finding {
     UseAfterFree,
     DoubleFree,
     OutsideMemory,
+    OtherDevice,
     WrittenOutside,
     FreedPinned,
     PinnedFreedEarly,
@@ -29,6 +30,7 @@ impl Finding {
             Self::UseAfterFree => "use after free",
             Self::DoubleFree => "double free",
             Self::OutsideMemory => "access outside device memory",
+            Self::OtherDevice => "memory of another device",
             Self::WrittenOutside => "write past an allocation",
             Self::FreedPinned => "use of freed pinned memory",
             Self::PinnedFreedEarly => "pinned memory freed under a pending copy",
@@ -48,6 +50,7 @@ impl Finding {
             Self::UseAfterFree
                 | Self::DoubleFree
                 | Self::OutsideMemory
+                | Self::OtherDevice
                 | Self::WrittenOutside
                 | Self::FreedPinned
                 | Self::EndlessWait

@@ -12,8 +12,8 @@ use crate::{
 pub(crate) struct Handles {
     pub(crate) streams: HashMap<u64, Stream>,
     pub(crate) events: HashMap<u64, Event>,
-    pub(crate) modules: HashMap<u64, Arc<Kernel>>,
-    /// CUDA's default stream, which has no handle.
+    pub(crate) modules: HashMap<u64, Module>,
+    /// CUDA's default stream, which has no handle. One serves all devices.
     pub(crate) legacy: StreamId,
     next: u64,
 }
@@ -23,11 +23,21 @@ pub(crate) struct Stream {
     pub(crate) id: StreamId,
     /// Whether this stream and the default stream wait for each other.
     pub(crate) blocking: bool,
+    pub(crate) device: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Event {
+    pub(crate) device: usize,
     pub(crate) record: Option<Record>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Module {
+    pub(crate) device: usize,
+    pub(crate) kernel: Arc<Kernel>,
+    /// Bytes of dynamic shared memory that a launch may request.
+    pub(crate) shared: usize,
 }
 
 #[derive(Debug, Clone)]

@@ -1,5 +1,5 @@
-//! Missing waits: two unordered accesses to the same device memory, at least one a write. Requests reveal them in one
-//! run of any mode.
+//! Missing waits: two unordered accesses to the same memory of a device, or copies through the same page-locked memory,
+//! at least one a write. Requests reveal them in one run of any mode. A program's own accesses are unseen.
 //!
 //! Streams have vector clocks; events carry them, and waits merge them. What a [host](crate::threads) has waited for
 //! precedes its later requests and records. A kernel's operand counts as one byte: its extent is unknown.
@@ -97,6 +97,10 @@ impl KnownOrder {
         self.hosts[self.host.index()].has(moment)
     }
 
+    fn any_host_has(&self, moment: Moment) -> bool {
+        self.hosts.iter().any(|clock| clock.has(moment))
+    }
+
     pub(crate) fn host_waits_for_all(&mut self) {
         for clock in &self.streams {
             self.hosts[self.host.index()].merge(clock);
@@ -109,6 +113,8 @@ pub(crate) struct Access {
     pub(crate) range: Range<u64>,
     pub(crate) writes: bool,
     pub(crate) actor: String,
+    /// Of page-locked memory, which a thread may hand over after its wait: one host's knowledge suffices.
+    pub(crate) on_host: bool,
 }
 
 #[derive(Debug)]
@@ -130,21 +136,22 @@ impl Races {
         order: &KnownOrder,
     ) -> Vec<String> {
         let clock = &order.streams[when.stream.index()];
+        let handed_over = |moment| access.on_host && order.any_host_has(moment);
         let earlier = self.0.entry(block).or_default();
         let races = earlier
             .iter()
-            .filter(|old| old.when.stream != when.stream && !clock.has(old.when))
+            .filter(|old| old.when.stream != when.stream && !clock.has(old.when) && !handed_over(old.when))
             .filter(|old| access.writes || old.access.writes)
             .filter_map(|old| Some((old, intersection(&old.access.range, &access.range)?)))
             .map(|(old, both)| describe(block, old, &access, when, &both))
             .collect();
-        // Drops accesses that the shared host has waited for, or that this one covers.
+        // Drops accesses that the shared host has waited for, that were handed over, or that this one covers.
         earlier.retain(|old| {
             let covered = old.when.stream == when.stream
                 && access.range.start <= old.access.range.start
                 && old.access.range.end <= access.range.end
                 && (access.writes || !old.access.writes);
-            !covered && !order.hosts[HostId::SHARED.index()].has(old.when)
+            !covered && !order.hosts[HostId::SHARED.index()].has(old.when) && !handed_over(old.when)
         });
         earlier.push(PastAccess { access, when });
         races
@@ -190,8 +197,13 @@ mod tests {
 
     impl Program {
         fn touch(&mut self, stream: StreamId, range: Range<u64>, writes: bool) -> usize {
+            self.access(stream, range, writes, false)
+        }
+
+        fn access(&mut self, stream: StreamId, range: Range<u64>, writes: bool, on_host: bool) -> usize {
             let when = self.order.begin_work(stream);
-            self.races.touch(0, Access { range, writes, actor: "test".into() }, when, &self.order).len()
+            let access = Access { range, writes, actor: "test".into(), on_host };
+            self.races.touch(0, access, when, &self.order).len()
         }
 
         fn wait(&mut self, stream: StreamId, on: StreamId) {
@@ -260,6 +272,19 @@ mod tests {
         assert_eq!(program.touch(B, 0..8, true), 1);
         program.order.stream_waits(B, &event);
         assert_eq!(program.touch(B, 0..8, true), 0);
+    }
+
+    #[test]
+    fn page_locked_memory_may_be_handed_over_by_any_host_that_waited() {
+        let mut program = Program::default();
+        program.access(A, 0..8, true, true);
+        assert_eq!(program.access(B, 0..8, false, true), 1);
+        program.order.begin_host();
+        program.order.host_calls(HostId::from_index(1));
+        let clock = program.order.clock(A).clone();
+        program.order.host_waits(&clock);
+        program.order.host_calls(HostId::SHARED);
+        assert_eq!(program.access(StreamId::from_index(2), 0..8, false, true), 0);
     }
 
     #[test]

@@ -114,6 +114,17 @@ impl<W> Schedule<W> {
         })
     }
 
+    /// For each stream with such work, the mark right after its last.
+    pub(crate) fn last_pending(&self, is_such: impl Fn(&W) -> bool) -> Vec<Mark> {
+        let last = |id: StreamId| {
+            let stream = &self.streams[id.0];
+            let is_such = |entry: &Entry<W>| matches!(entry, Entry::Work(work) if is_such(work));
+            let index = stream.queue.iter().rposition(is_such)?;
+            Some(Mark { stream: id, position: stream.done + index as u64 + 1, after_work: true })
+        };
+        self.ids().filter_map(last).collect()
+    }
+
     /// The work to execute before the next call; `None` at the goal.
     pub(crate) fn next(&mut self, goal: Goal) -> Option<W> {
         loop {

@@ -32,11 +32,11 @@ template <class Use, int M, int N, int K, class T, class Layout = void> struct f
 template <class L> struct stand_in_is_row { static const bool is = false; };
 template <> struct stand_in_is_row<row_major> { static const bool is = true; };
 
-// Ten bits of mantissa.
+// Ten bits of mantissa, to nearest, ties away from zero, as `cvt.rna` of PTX.
 static inline float __float_to_tf32(float x) {
     unsigned bits;
     __builtin_memcpy(&bits, &x, 4);
-    bits = (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
+    bits = x != x ? 0x7fffffff : (bits + 0x1000) & ~0x1fffu;
     __builtin_memcpy(&x, &bits, 4);
     return x;
 }

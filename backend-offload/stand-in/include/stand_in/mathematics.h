@@ -64,6 +64,30 @@ static inline bool isnan(double x) { return __builtin_isnan(x); }
 static inline bool isinf(float x) { return __builtin_isinf(x); }
 static inline bool isinf(double x) { return __builtin_isinf(x); }
 
+// Conversions to integers, as `cvt.rzi` of PTX: clamped to the range, NaN to a number. C++ leaves both undefined.
+template <class I, class X> static inline I stand_in_clamped(X x) {
+    const int bits = 8 * sizeof(I);
+    const I most = I(~stand_in_word(0) >> (64 - bits + (I(-1) < I(0)))), least = -most - 1;
+    const I none = sizeof(X) == 8 || bits == 64 ? I(stand_in_word(1) << (bits - 1)) : I(0);
+    return x != x ? none : x >= X(most) ? most : x <= X(least) ? least : I(x);
+}
+// Registers have at least 32 bits; narrower integers are their low bits.
+template <class I> struct stand_in_register { typedef I is; };
+template <> struct stand_in_register<signed char> { typedef int is; };
+template <> struct stand_in_register<short> { typedef int is; };
+template <> struct stand_in_register<unsigned char> { typedef unsigned is; };
+template <> struct stand_in_register<unsigned short> { typedef unsigned is; };
+
+template <class I, class X> struct stand_in_conversion { static I of(X x) { return I(x); } };
+template <class I> struct stand_in_conversion<I, float> {
+    static I of(float x) { return I(stand_in_clamped<typename stand_in_register<I>::is>(x)); }
+};
+template <class I> struct stand_in_conversion<I, double> {
+    static I of(double x) { return I(stand_in_clamped<typename stand_in_register<I>::is>(x)); }
+};
+// Takes the place of `I(x)` in translated kernels.
+template <class I, class X> static inline I stand_in_integer(X x) { return stand_in_conversion<I, X>::of(x); }
+
 static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 static inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }

@@ -55,6 +55,10 @@ template <class F> struct stand_in_narrow {
     friend bool operator!=(stand_in_narrow a, stand_in_narrow b) { return (float)a != (float)b; }
 };
 
+template <class I, class F> struct stand_in_conversion<I, stand_in_narrow<F>> {
+    static I of(stand_in_narrow<F> x) { return stand_in_conversion<I, float>::of(x); }
+};
+
 template <class F> struct __align__(4) stand_in_narrow2 {
     stand_in_narrow<F> x, y;
     friend stand_in_narrow2 operator+(stand_in_narrow2 a, stand_in_narrow2 b) { return {a.x + b.x, a.y + b.y}; }

@@ -36,7 +36,8 @@ static inline void stand_in_load_element(const stand_in_map &map, void *to, cons
     if (map.tf32) {
         unsigned bits;
         __builtin_memcpy(&bits, from, 4);
-        bits = (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
+        bool number = (bits & 0x7fffffff) <= 0x7f800000;
+        bits = number ? (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu : 0x7fffffff;
         __builtin_memcpy(to, &bits, 4);
     } else {
         __builtin_memcpy(to, from, map.element);

@@ -104,7 +104,7 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Pitched, stream: u64) -
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD8Async(to: u64, value: c_uchar, size: usize, stream: u64) -> Status {
     call("cuMemsetD8Async", CallKind::Copy, |driver| {
-        let stream = driver.stream(stream, "cuMemsetD8Async")?;
+        let stream = driver.stream(stream, "cuMemsetD8Async")?.id;
         driver.fill_rows(Rows::plain(to, size as u64), value, stream);
         Ok(())
     })
@@ -113,7 +113,7 @@ pub extern "C" fn cuMemsetD8Async(to: u64, value: c_uchar, size: usize, stream: 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD8_v2(to: u64, value: c_uchar, size: usize) -> Status {
     call("cuMemsetD8", CallKind::Copy, |driver| {
-        let legacy = driver.handles.legacy;
+        let legacy = driver.stream(0, "cuMemsetD8")?.id;
         driver.fill_rows(Rows::plain(to, size as u64), value, legacy);
         Ok(driver.host_waits(legacy, "cuMemsetD8")?)
     })
@@ -139,7 +139,7 @@ fn copy_bytes(
 
 fn copy_on_stream(kind: Direction, to: Rows, from: Rows, stream: Option<u64>, actor: &'static str) -> Status {
     call(actor, CallKind::Copy, |driver| {
-        let id = driver.stream(stream.unwrap_or_default(), actor)?;
+        let id = driver.stream(stream.unwrap_or_default(), actor)?.id;
         driver.copy_rows(kind, to, from, id, actor)?;
         if stream.is_none() {
             driver.host_waits(id, actor)?;
@@ -176,6 +176,9 @@ impl Driver {
             Direction::ToHost => (self.host_target(to, actor), CopyEnd::Device(from)),
             Direction::Within => (CopyEnd::Device(to), CopyEnd::Device(from)),
         };
+        for (end, writes) in [(&to, true), (&from, false)] {
+            self.touch_pinned(end, writes, when, actor);
+        }
 
         let pageable = matches!(to, CopyEnd::Pageable(_)) || matches!(from, CopyEnd::Staged { .. });
         self.timeline

@@ -52,6 +52,7 @@ pub extern "C" fn cuGetErrorName(error: c_int, name: Out<*const c_char>) -> Stat
             2 => c"CUDA_ERROR_OUT_OF_MEMORY",
             101 => c"CUDA_ERROR_INVALID_DEVICE",
             200 => c"CUDA_ERROR_INVALID_IMAGE",
+            201 => c"CUDA_ERROR_INVALID_CONTEXT",
             214 => c"CUDA_ERROR_ECC_UNCORRECTABLE",
             218 => c"CUDA_ERROR_INVALID_PTX",
             400 => c"CUDA_ERROR_INVALID_HANDLE",
@@ -136,7 +137,7 @@ pub extern "C" fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, _dev
 }
 
 /// Below 8.0, less than a card has.
-fn shared_memory(capability: c_int) -> c_int {
+pub(super) fn shared_memory(capability: c_int) -> c_int {
     let kilobytes = match capability {
         ..80 => 48,
         80 | 87 => 163,
@@ -150,13 +151,14 @@ thread_local! {
     static CURRENT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Without a context, reports that and returns the first device.
-pub(super) fn current_device(call: &str) -> usize {
+/// Reports a thread without a context.
+pub(super) fn current_device(call: &str) -> Result<usize, Status> {
     let context = CURRENT.get();
     if context == 0 {
         Fault::new(Finding::NoContext, call).report();
+        return Err(Status::InvalidContext);
     }
-    context.saturating_sub(1) as usize
+    Ok(context as usize - 1)
 }
 
 #[unsafe(no_mangle)]
@@ -184,6 +186,7 @@ pub extern "C" fn cuCtxGetCurrent(context: Out<u64>) -> Status {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> Status {
     call("cuCtxSynchronize", CallKind::Synchronise, |driver| {
+        current_device("cuCtxSynchronize")?;
         Ok(driver.host_waits_for_all("cuCtxSynchronize")?)
     })
 }

@@ -8,8 +8,9 @@ use std::{
 };
 
 use super::{
+    device::current_device,
     entry::{call, enter},
-    status::{Out, Status, invalid_handle, status},
+    status::{Out, Status, invalid_handle, require_same_device, status},
 };
 use crate::{
     driver::{Driver, WORK_DONE},
@@ -24,8 +25,9 @@ use crate::{
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventCreate(event: Out<u64>, _flags: c_uint) -> Status {
     call("cuEventCreate", CallKind::Event, |driver| {
+        let device = current_device("cuEventCreate")?;
         let handle = driver.handles.next();
-        driver.handles.events.insert(handle, Event::default());
+        driver.handles.events.insert(handle, Event { device, record: None });
         event.put(handle).result()
     })
 }
@@ -43,15 +45,16 @@ pub extern "C" fn cuEventDestroy_v2(event: u64) -> Status {
 pub extern "C" fn cuEventRecord(event: u64, stream: u64) -> Status {
     call("cuEventRecord", CallKind::Record, |driver| {
         let stream = driver.stream(stream, "cuEventRecord")?;
-        _ = driver.record(event, "cuEventRecord")?;
+        let device = driver.event(event, "cuEventRecord")?.device;
+        require_same_device("an event", device, stream, "cuEventRecord")?;
         let record = Record {
-            mark: driver.schedule.mark(stream),
-            clock: driver.order.record(stream),
-            time: driver.timeline.record(stream),
+            mark: driver.schedule.mark(stream.id),
+            clock: driver.order.record(stream.id),
+            time: driver.timeline.record(stream.id),
             called: driver.timeline.now(),
             recorder: thread::current().id(),
         };
-        driver.handles.events.insert(event, Event { record: Some(record) });
+        driver.handles.events.insert(event, Event { device, record: Some(record) });
         Ok(())
     })
 }
@@ -59,7 +62,7 @@ pub extern "C" fn cuEventRecord(event: u64, stream: u64) -> Status {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> Status {
     call("cuStreamWaitEvent", CallKind::StreamWait, |driver| {
-        let stream = driver.stream(stream, "cuStreamWaitEvent")?;
+        let stream = driver.stream(stream, "cuStreamWaitEvent")?.id;
         if let Some(record) = driver.record(event, "cuStreamWaitEvent")? {
             driver.timeline.host_waits(record.called, "cuStreamWaitEvent");
             driver.stream_waits(stream, &record);
@@ -133,9 +136,12 @@ pub extern "C" fn cuEventElapsedTime(milliseconds: Out<f32>, start: u64, end: u6
 }
 
 impl Driver {
+    fn event(&self, event: u64, call: &str) -> Result<&Event, Status> {
+        self.handles.events.get(&event).ok_or_else(|| invalid_handle(event, "event", call))
+    }
+
     fn record(&self, event: u64, call: &str) -> Result<Option<Record>, Status> {
-        let event = self.handles.events.get(&event).ok_or_else(|| invalid_handle(event, "event", call))?;
-        Ok(event.record.clone())
+        Ok(self.event(event, call)?.record.clone())
     }
 
     /// After a no, pending work runs, so repeated queries end.

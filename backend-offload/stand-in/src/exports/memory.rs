@@ -10,17 +10,18 @@ use super::{
 use crate::{
     driver::{Driver, Work},
     findings::{Fault, Finding, require},
+    handles::Stream,
     prices::CallKind,
     races::Access,
     report,
-    schedule::StreamId,
+    schedule::{Goal, StreamId},
     settings::settings,
 };
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Status {
     call("cuMemGetInfo", CallKind::Other, |driver| {
-        let used = driver.device.mapped(current_device("cuMemGetInfo"));
+        let used = driver.device.mapped(current_device("cuMemGetInfo")?);
         _ = total.put(settings().memory.device as usize);
         free.put((settings().memory.device - used) as usize).result()
     })
@@ -28,10 +29,9 @@ pub extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Status
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAllocAsync(out: Out<u64>, size: usize, stream: u64) -> Status {
-    let device = current_device("cuMemAllocAsync");
     call("cuMemAllocAsync", CallKind::Allocate, |driver| {
         let stream = driver.stream(stream, "cuMemAllocAsync")?;
-        let start = driver.allocate(size as u64, device, stream)?;
+        let start = driver.allocate(size as u64, stream)?;
         _ = out.put(start);
         Ok(())
     })
@@ -39,20 +39,19 @@ pub extern "C" fn cuMemAllocAsync(out: Out<u64>, size: usize, stream: u64) -> St
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAlloc_v2(out: Out<u64>, size: usize) -> Status {
-    let device = current_device("cuMemAlloc");
     call("cuMemAlloc", CallKind::Allocate, |driver| {
         // No stream can use fresh memory yet: the default stream suffices.
-        let legacy = driver.handles.legacy;
-        let start = driver.allocate(size as u64, device, legacy)?;
+        let legacy = driver.stream(0, "cuMemAlloc")?;
+        let start = driver.allocate(size as u64, legacy)?;
         _ = out.put(start);
-        Ok(driver.host_waits(legacy, "cuMemAlloc")?)
+        Ok(driver.host_waits(legacy.id, "cuMemAlloc")?)
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeAsync(start: u64, stream: u64) -> Status {
     call("cuMemFreeAsync", CallKind::Allocate, |driver| {
-        let stream = driver.stream(stream, "cuMemFreeAsync")?;
+        let stream = driver.stream(stream, "cuMemFreeAsync")?.id;
         driver.free(start, stream);
         Ok(())
     })
@@ -70,10 +69,12 @@ pub extern "C" fn cuMemFree_v2(start: u64) -> Status {
 }
 
 impl Driver {
-    fn allocate(&mut self, size: u64, device: usize, stream: StreamId) -> Result<u64, Status> {
+    /// On the stream's device.
+    fn allocate(&mut self, size: u64, stream: Stream) -> Result<u64, Status> {
         if size == 0 {
             return Err(Status::InvalidValue);
         }
+        let Stream { id, device, .. } = stream;
         let refused = self.failures.refuses_allocation();
         self.make_room(size, device);
         let mapped = self.device.mapped(device);
@@ -88,9 +89,9 @@ impl Driver {
         });
         let start = start.ok_or(Status::OutOfMemory)?;
         self.count_peaks();
-        let when = self.begin_work(stream);
+        let when = self.begin_work(id);
         self.touch(start..start + size, true, when, "the allocation");
-        self.push(stream, Work::Poison(start..start + size));
+        self.push(id, Work::Poison(start..start + size));
         Ok(start)
     }
 
@@ -98,15 +99,16 @@ impl Driver {
         let range = require(self.device.mark_freed(start));
         report::count(|counters| counters.device.frees += 1);
         let when = self.begin_work(stream);
-        self.check_races(start, Access { range, writes: true, actor: "the free".into() }, when);
+        let access = Access { range, writes: true, actor: "the free".into(), on_host: false };
+        self.check_races(start, access, when);
         self.push(stream, Work::Release(start));
     }
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostAlloc(out: Out<u64>, size: usize, _flags: c_uint) -> Status {
-    _ = current_device("cuMemHostAlloc");
     call("cuMemHostAlloc", CallKind::Other, |driver| {
+        current_device("cuMemHostAlloc")?;
         if size == 0 {
             return Err(Status::InvalidValue);
         }
@@ -127,20 +129,25 @@ pub extern "C" fn cuMemAllocHost_v2(out: Out<u64>, size: usize) -> Status {
     cuMemHostAlloc(out, size, 0)
 }
 
-/// Waits for all work, as CUDA does. A program that needs this lacks a wait.
+/// Takes the time of a wait for all work, as CUDA does, but runs only the copies of this memory and orders nothing: a
+/// program that needs more lacks a wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeHost(start: u64) -> Status {
-    _ = current_device("cuMemFreeHost");
     call("cuMemFreeHost", CallKind::Other, |driver| {
+        current_device("cuMemFreeHost")?;
         let range = require(driver.pinned.starting_at(start)).ok_or(Status::InvalidValue)?;
-        if driver.schedule.pending().any(|work| work.uses_pinned(&range)) {
+        let users = driver.schedule.last_pending(|work| work.uses_pinned(&range));
+        if !users.is_empty() {
             let circumstances = format!("{} bytes at {start:#x}", range.end - range.start);
             Fault::new(Finding::PinnedFreedEarly, circumstances).report();
         }
+        for mark in users {
+            driver.run(Goal::Mark(mark));
+        }
 
-        let earlier = driver.host_waits_for_all("cuMemFreeHost");
+        let earlier = driver.time_passes_for_all("cuMemFreeHost");
         driver.timeline.charge_bytes(range.end - range.start, |memory| memory.page_unlock);
-        driver.pinned.release(start);
+        driver.release_pinned(start);
         report::count(|counters| counters.pinned.frees += 1);
         Ok(earlier?)
     })

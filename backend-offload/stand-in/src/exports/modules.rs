@@ -7,18 +7,24 @@ use std::{
 };
 
 use super::{
+    device::{current_device, shared_memory},
     entry::call,
-    status::{Out, Status, invalid_handle},
+    status::{Out, Status, invalid_handle, require_same_device},
 };
 use crate::{
-    driver::{Driver, Work},
+    driver::{Driver, Work, driver},
     fibers::Dim,
-    findings::{Fault, Finding},
-    kernels::{Kernel, Launch, Line, Parameter, SHARED_BYTES},
+    findings::{Fault, Finding, require},
+    handles::{Module, Stream},
+    kernels::{Kernel, Launch, Line, Parameter},
     prices::CallKind,
-    schedule::StreamId,
     timeline::{Engine, Task},
 };
+
+/// Bytes of dynamic shared memory that a launch may request, unless its function's attribute permits more.
+const SHARED: usize = 48 << 10;
+/// The attribute.
+const MOST_DYNAMIC_SHARED: c_int = 8;
 
 /// # Safety
 /// `image` must be a zero-terminated string.
@@ -29,8 +35,10 @@ pub unsafe extern "C" fn cuModuleLoadData(module: Out<u64>, image: *const c_char
     let Some(image) = crate::kernels::Image::parse(&text) else { return Status::InvalidPtx };
     match Kernel::load(&image) {
         Ok(kernel) => call("cuModuleLoadData", CallKind::Other, |driver| {
+            let device = current_device("cuModuleLoadData")?;
             let handle = driver.handles.next();
-            driver.handles.modules.insert(handle, Arc::new(kernel));
+            let loaded = Module { device, kernel: Arc::new(kernel), shared: SHARED };
+            driver.handles.modules.insert(handle, loaded);
             module.put(handle).result()
         }),
         Err(problem) => {
@@ -56,14 +64,25 @@ pub unsafe extern "C" fn cuModuleGetFunction(function: Out<u64>, module: u64, na
     // SAFETY: promised by the caller.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     call("cuModuleGetFunction", CallKind::Other, |driver| match driver.handles.modules.get(&module) {
-        Some(kernel) if kernel.name == name => function.put(module).result(),
+        Some(loaded) if loaded.kernel.name == name => function.put(module).result(),
         Some(_) => Err(Status::NotFound),
         None => Err(invalid_handle(module, "module", "cuModuleGetFunction")),
     })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuFuncSetAttribute(_function: u64, _attribute: c_int, _value: c_int) -> Status {
+pub extern "C" fn cuFuncSetAttribute(function: u64, attribute: c_int, value: c_int) -> Status {
+    let mut driver = driver();
+    let most = shared_memory(driver.settings.device.capability as c_int);
+    let Some(module) = driver.handles.modules.get_mut(&function) else {
+        return invalid_handle(function, "function", "cuFuncSetAttribute");
+    };
+    if attribute == MOST_DYNAMIC_SHARED {
+        if !(0..=most).contains(&value) {
+            return Status::InvalidValue;
+        }
+        module.shared = SHARED.max(value as usize);
+    }
     Status::Success
 }
 
@@ -90,11 +109,13 @@ pub unsafe extern "C" fn cuLaunchKernel(
 ) -> Status {
     call("cuLaunchKernel", CallKind::Launch, |driver| {
         let stream = driver.stream(stream, "cuLaunchKernel")?;
-        let kernel = driver.handles.modules.get(&function).cloned();
-        let kernel = kernel.ok_or_else(|| invalid_handle(function, "function", "cuLaunchKernel"))?;
+        let module = driver.handles.modules.get(&function);
+        let module = module.ok_or_else(|| invalid_handle(function, "function", "cuLaunchKernel"))?;
+        require_same_device("a function", module.device, stream, "cuLaunchKernel")?;
+        let (kernel, most_shared) = (module.kernel.clone(), module.shared);
         let grid = Dim { x: grid_x, y: grid_y, z: grid_z };
         let block = Dim { x: block_x, y: block_y, z: block_z };
-        check_shape(&kernel.name, grid, block, shared as usize)?;
+        check_shape(&kernel.name, grid, block, (shared as usize, most_shared))?;
         if !extra.is_null() {
             return Err(Status::NotSupported);
         }
@@ -114,17 +135,23 @@ pub unsafe extern "C" fn cuLaunchKernel(
     })
 }
 
-fn check_shape(name: &str, grid: Dim, block: Dim, shared: usize) -> Result<(), Status> {
+fn check_shape(
+    name: &str,
+    grid: Dim,
+    block: Dim,
+    (shared, most_shared): (usize, usize),
+) -> Result<(), Status> {
     let fits = grid.count() > 0
         && grid.y.max(grid.z) <= 65535
         && (1..=1024).contains(&block.count())
         && block.z <= 64
-        && shared <= SHARED_BYTES;
+        && shared <= most_shared;
     if fits {
         return Ok(());
     }
     let circumstances = format!(
-        "kernel {name} over {} x {} x {} blocks of {} x {} x {} threads with {shared} bytes of shared memory",
+        "kernel {name} over {} x {} x {} blocks of {} x {} x {} threads with {shared} bytes of shared memory, at most \
+         {most_shared}",
         grid.x, grid.y, grid.z, block.x, block.y, block.z
     );
     Fault::new(Finding::LaunchRefused, circumstances).report();
@@ -135,12 +162,14 @@ fn check_shape(name: &str, grid: Dim, block: Dim, shared: usize) -> Result<(), S
 const BYTES_PER_THREAD: u64 = 64 << 10;
 
 impl Driver {
-    fn launch_on(&mut self, stream: StreamId, launch: Launch) {
+    fn launch_on(&mut self, stream: Stream, launch: Launch) {
+        let Stream { id, device, .. } = stream;
         let actor = format!("kernel {}", launch.kernel.name);
-        let when = self.begin_work(stream);
+        let when = self.begin_work(id);
         let operands: Vec<(u64, bool)> = launch.operands().collect();
         for (address, writes) in &operands {
             self.touch(*address..*address + 1, *writes, when, &actor);
+            require(self.device.check_device(*address, device, &actor));
         }
         let distinct: BTreeSet<u64> = operands.into_iter().map(|(address, _)| address).collect();
         let extents: u64 = distinct.into_iter().map(|operand| self.device.extent_of(operand)).sum();
@@ -149,8 +178,7 @@ impl Driver {
         let Dim { x, y, z } = launch.grid;
         let shape = format!("{} over {x} x {y} x {z} blocks", launch.kernel.name);
         let (call, engine) = ("cuLaunchKernel", Engine::Compute);
-        self.timeline
-            .book(stream, Task { call, name: &shape, engine, bytes: touched, touched, pageable: false });
-        self.push(stream, Work::Launch(launch));
+        self.timeline.book(id, Task { call, name: &shape, engine, bytes: touched, touched, pageable: false });
+        self.push(id, Work::Launch(launch));
     }
 }

@@ -1,10 +1,10 @@
 //! Result codes, output pointers and stream handles.
 
+use super::device::current_device;
 use crate::{
     driver::Driver,
     findings::{Fault, Finding},
     handles::Stream,
-    schedule::StreamId,
 };
 
 #[repr(i32)]
@@ -15,6 +15,7 @@ pub enum Status {
     OutOfMemory = 2,
     InvalidDevice = 101,
     InvalidImage = 200,
+    InvalidContext = 201,
     EccUncorrectable = 214,
     InvalidPtx = 218,
     InvalidHandle = 400,
@@ -52,14 +53,31 @@ impl<T> Out<T> {
 }
 
 impl Driver {
-    /// Zero is the default stream. Reports an invalid handle.
-    pub(super) fn stream(&self, handle: u64, call: &str) -> Result<StreamId, Status> {
+    /// Zero is the default stream, of the current device. Reports an invalid handle.
+    pub(super) fn stream(&self, handle: u64, call: &str) -> Result<Stream, Status> {
         if handle == 0 {
-            return Ok(self.handles.legacy);
+            let device = current_device(call)?;
+            return Ok(Stream { id: self.handles.legacy, blocking: true, device });
         }
-        let stream = self.handles.streams.get(&handle).map(|Stream { id, .. }| *id);
+        let stream = self.handles.streams.get(&handle).copied();
         stream.ok_or_else(|| invalid_handle(handle, "stream", call))
     }
+}
+
+/// CUDA refuses events and functions on another device's stream.
+pub(super) fn require_same_device(
+    kind: &str,
+    device: usize,
+    stream: Stream,
+    call: &str,
+) -> Result<(), Status> {
+    if device == stream.device {
+        return Ok(());
+    }
+    let circumstances =
+        format!("{call} names {kind} of device {device} and a stream of device {}", stream.device);
+    Fault::new(Finding::InvalidHandle, circumstances).report();
+    Err(Status::InvalidHandle)
 }
 
 pub(super) fn invalid_handle(handle: u64, kind: &str, call: &str) -> Status {

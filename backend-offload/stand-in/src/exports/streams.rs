@@ -13,11 +13,11 @@ const NON_BLOCKING: c_uint = 1;
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamCreate(stream: Out<u64>, flags: c_uint) -> Status {
-    let device = current_device("cuStreamCreate");
     call("cuStreamCreate", CallKind::Other, |driver| {
+        let device = current_device("cuStreamCreate")?;
         driver.host_creates_stream(device);
         let (handle, id) = (driver.handles.next(), driver.schedule.create_stream());
-        driver.handles.streams.insert(handle, Stream { id, blocking: flags & NON_BLOCKING == 0 });
+        driver.handles.streams.insert(handle, Stream { id, blocking: flags & NON_BLOCKING == 0, device });
         stream.put(handle).result()
     })
 }
@@ -30,7 +30,7 @@ pub extern "C" fn cuStreamCreateWithPriority(stream: Out<u64>, flags: c_uint, _p
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamDestroy_v2(stream: u64) -> Status {
     call("cuStreamDestroy", CallKind::Other, |driver| {
-        let id = driver.stream(stream, "cuStreamDestroy")?;
+        let id = driver.stream(stream, "cuStreamDestroy")?.id;
         driver.run(Goal::Stream(id));
         driver.handles.streams.remove(&stream);
         Ok(())
@@ -40,7 +40,7 @@ pub extern "C" fn cuStreamDestroy_v2(stream: u64) -> Status {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamSynchronize(stream: u64) -> Status {
     call("cuStreamSynchronize", CallKind::Synchronise, |driver| {
-        let id = driver.stream(stream, "cuStreamSynchronize")?;
+        let id = driver.stream(stream, "cuStreamSynchronize")?.id;
         Ok(driver.host_waits(id, "cuStreamSynchronize")?)
     })
 }
@@ -48,7 +48,7 @@ pub extern "C" fn cuStreamSynchronize(stream: u64) -> Status {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamQuery(stream: u64) -> Status {
     call("cuStreamQuery", CallKind::Query, |driver| {
-        let id = driver.stream(stream, "cuStreamQuery")?;
+        let id = driver.stream(stream, "cuStreamQuery")?.id;
         driver.run(Goal::Optional);
         let is_done = driver.schedule.is_idle(id);
         let time = driver.timeline.end_of(id);

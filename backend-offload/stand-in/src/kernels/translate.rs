@@ -26,12 +26,14 @@ const WAITS: [&str; 8] = [
     "stand_in_ptx::",
 ];
 const ATTRIBUTES: [&str; 2] = ["__launch_bounds__", "__cluster_dims__"];
+/// As CubeCL names them.
+const INTEGERS: [&str; 8] = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"];
 
 pub(super) fn translate(source: &str) -> Result<Translation, String> {
     let name = kernel_name(source).ok_or("error: the source has no `__global__` function")?;
     check_cluster(source)?;
     let Canonical { text, places } = canonical(source);
-    let text = in_lockstep(&mark_maps(&replace_assembly(&text)?));
+    let text = clamp_conversions(&in_lockstep(&mark_maps(&replace_assembly(&text)?)));
     let signature = Signature { name: name.to_owned(), parameters: parameters(&text, name) };
     let ptx = if text.contains("stand_in_ptx::") { "#include <stand_in/ptx.h>\n" } else { "" };
     let waits = WAITS.iter().any(|word| text.contains(word));
@@ -68,6 +70,25 @@ fn mark_maps(text: &str) -> String {
         marked.replace_range(start..end, &format!(" {access}{element}*"));
     }
     marked
+}
+
+/// Conversions such as `int32(x)`, which C++ leaves undefined beyond the integer's range. Literals stay.
+fn clamp_conversions(text: &str) -> String {
+    let mut clamped = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('(') {
+        let name = before.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+        let is_literal = after.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit());
+        if INTEGERS.contains(&name) && !is_literal {
+            let start = before.len() - name.len();
+            clamped.extend([&before[..start], "stand_in_integer<", name, ">("]);
+        } else {
+            clamped.extend([before, "("]);
+        }
+        rest = after;
+    }
+    clamped.push_str(rest);
+    clamped
 }
 
 fn check_cluster(source: &str) -> Result<(), String> {
@@ -151,6 +172,17 @@ mod tests {
             marked.contains("tensor_map_1, const float_4* buffer_0, float* buffer_1, float* buffer_2, const"),
             "{marked}"
         );
+    }
+
+    #[test]
+    fn conversions_to_integers_are_clamped_unless_they_are_of_literals() {
+        for (text, clamped) in [
+            ("x[0] = int32(l_1);", "x[0] = stand_in_integer<int32>(l_1);"),
+            ("{uint8(l_1.x), int8(f(2))}", "{stand_in_integer<uint8>(l_1.x), stand_in_integer<int8>(f(2))}"),
+            ("int32(-1) + my_int32(x) + float(x)", "int32(-1) + my_int32(x) + float(x)"),
+        ] {
+            assert_eq!(clamp_conversions(text), clamped);
+        }
     }
 
     #[test]

@@ -165,6 +165,18 @@ impl DeviceMemory {
         self.allocation_of(range, actor).map(|block| block.range.clone())
     }
 
+    /// A kernel reaches its own device only: no program asks for access to another.
+    pub(crate) fn check_device(&self, address: u64, device: usize, actor: &str) -> Result<(), Fault> {
+        let block = self.allocation_of(&(address..address + 1), actor)?;
+        if block.device == device {
+            return Ok(());
+        }
+        let other = block.device;
+        let circumstances =
+            format!("{actor} runs on device {device} and touches memory of device {other} at {address:#x}");
+        Err(Fault::new(Finding::OtherDevice, circumstances))
+    }
+
     fn allocation_of(&self, range: &Range<u64>, actor: &str) -> Result<&Block, Fault> {
         let block = self.blocks.range(..=range.start).next_back().map(|(_, block)| block);
         let block = block.filter(|block| block.range.contains(&range.start));

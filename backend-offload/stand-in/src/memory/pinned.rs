@@ -73,6 +73,11 @@ impl PinnedMemory {
         }
     }
 
+    /// Of the allocation at this address.
+    pub(crate) fn start_of(&self, at: u64) -> u64 {
+        find(&self.blocks, at).map_or(at, |block| block.start)
+    }
+
     pub(crate) fn starting_at(&self, start: u64) -> Result<Option<Range<u64>>, Fault> {
         if self.freed_ranges.contains_key(&start) {
             let circumstances = format!("pinned memory at {start:#x} is freed once more");

@@ -137,3 +137,23 @@ fn a_mark_knows_whether_its_stream_had_work() {
     schedule.wait(second, schedule.mark(first));
     assert!(schedule.mark(first).after_work && !schedule.mark(second).after_work);
 }
+
+#[test]
+fn the_last_work_of_a_kind_is_reached_without_what_follows_it() {
+    let mut schedule = Schedule::new(Mode::Lazy, 1);
+    let streams = [(); 3].map(|()| schedule.create_stream());
+    for number in 0..4 {
+        schedule.push(streams[0], number);
+        schedule.push(streams[1], 10 + number);
+    }
+    schedule.wait(streams[1], schedule.mark(streams[0]));
+    schedule.push(streams[1], 20);
+    let mut done = Vec::new();
+    for mark in schedule.last_pending(|number| [1, 2, 11].contains(number)) {
+        while let Some(number) = schedule.next(Goal::Mark(mark)) {
+            done.push(number);
+        }
+    }
+    assert_eq!(done, [0, 1, 2, 10, 11]);
+    assert!(schedule.last_pending(|number| *number == 2).is_empty());
+}

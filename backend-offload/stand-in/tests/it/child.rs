@@ -10,7 +10,7 @@ use std::{
 
 use suite::Need;
 
-use crate::{failures, findings, host, instructions, kernels, memory, options, order, tensor_maps};
+use crate::{devices, failures, findings, host, instructions, kernels, memory, options, order, tensor_maps};
 
 const SCENARIO: &str = "SCENARIO";
 
@@ -92,6 +92,7 @@ pub(crate) fn compiler_found() -> bool {
 fn runs_the_scenario_it_was_started_for() {
     let Ok(name) = env::var(SCENARIO) else { return };
     let mut all = [
+        devices::SCENARIOS,
         failures::SCENARIOS,
         findings::SCENARIOS,
         host::SCENARIOS,

@@ -5,8 +5,11 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 // Linked for its C functions.
 use stand_in as _;
 
+pub(crate) const INVALID_VALUE: c_int = 1;
 pub(crate) const OUT_OF_MEMORY: c_int = 2;
+pub(crate) const INVALID_CONTEXT: c_int = 201;
 pub(crate) const ECC_UNCORRECTABLE: c_int = 214;
+pub(crate) const INVALID_HANDLE: c_int = 400;
 pub(crate) const NOT_READY: c_int = 600;
 
 unsafe extern "C" {
@@ -40,6 +43,7 @@ unsafe extern "C" {
     fn cuEventElapsedTime(milliseconds: *mut f32, start: u64, end: u64) -> c_int;
     fn cuModuleLoadData(module: *mut u64, image: *const c_char) -> c_int;
     fn cuModuleGetFunction(function: *mut u64, module: u64, name: *const c_char) -> c_int;
+    fn cuFuncSetAttribute(function: u64, attribute: c_int, value: c_int) -> c_int;
     fn cuLaunchKernel(
         function: u64,
         grid_x: c_uint,
@@ -173,10 +177,20 @@ pub(crate) struct Cuda;
 #[expect(clippy::unused_self, reason = "a `Cuda` exists only after the driver has started")]
 impl Cuda {
     pub(crate) fn start() -> Self {
+        let cuda = Self::start_without_context();
+        cuda.use_device(0);
+        cuda
+    }
+
+    pub(crate) fn start_without_context() -> Self {
         succeed(unsafe { cuInit(0) });
-        let context = output(|context| unsafe { cuDevicePrimaryCtxRetain(context, 0) });
-        succeed(unsafe { cuCtxSetCurrent(context) });
         Self
+    }
+
+    /// From here on, in this thread.
+    pub(crate) fn use_device(&self, device: c_int) {
+        let context = output(|context| unsafe { cuDevicePrimaryCtxRetain(context, device) });
+        succeed(unsafe { cuCtxSetCurrent(context) });
     }
 
     pub(crate) fn free_memory(&self) -> usize {
@@ -195,7 +209,15 @@ impl Cuda {
     }
 
     pub(crate) fn stream(&self) -> u64 {
-        output(|stream| unsafe { cuStreamCreate(stream, 1) })
+        self.try_stream().unwrap()
+    }
+
+    pub(crate) fn try_stream(&self) -> Result<u64, c_int> {
+        let mut stream = 0;
+        match unsafe { cuStreamCreate(&raw mut stream, 1) } {
+            0 => Ok(stream),
+            status => Err(status),
+        }
     }
 
     pub(crate) fn blocking_stream(&self) -> u64 {
@@ -284,9 +306,25 @@ impl Cuda {
     }
 
     pub(crate) fn record(&self, stream: u64) -> u64 {
-        let event = output(|event| unsafe { cuEventCreate(event, 2) });
-        succeed(unsafe { cuEventRecord(event, stream) });
+        let event = self.try_event().unwrap();
+        succeed(self.try_record(event, stream));
         event
+    }
+
+    pub(crate) fn try_event(&self) -> Result<u64, c_int> {
+        let mut event = 0;
+        match unsafe { cuEventCreate(&raw mut event, 2) } {
+            0 => Ok(event),
+            status => Err(status),
+        }
+    }
+
+    pub(crate) fn try_record(&self, event: u64, stream: u64) -> c_int {
+        unsafe { cuEventRecord(event, stream) }
+    }
+
+    pub(crate) fn destroy_event(&self, event: u64) {
+        succeed(unsafe { cuEventDestroy_v2(event) });
     }
 
     pub(crate) fn wait_for_event(&self, event: u64) {
@@ -313,7 +351,7 @@ impl Cuda {
     pub(crate) fn order(&self, earlier: u64, later: u64) {
         let event = self.record(earlier);
         self.order_after_event(event, later);
-        succeed(unsafe { cuEventDestroy_v2(event) });
+        self.destroy_event(event);
     }
 
     pub(crate) fn tiles(&self, of: &Mapped, address: u64, boxes: &[u32]) -> Result<TensorMap, c_int> {
@@ -397,6 +435,11 @@ impl Cuda {
         };
         succeed(unsafe { nvrtcDestroyProgram(&raw mut program) });
         compiled
+    }
+
+    /// Most bytes of dynamic shared memory in a launch.
+    pub(crate) fn permit_shared(&self, kernel: u64, bytes: c_int) -> c_int {
+        unsafe { cuFuncSetAttribute(kernel, 8, bytes) }
     }
 
     /// Blocks, threads, and bytes of dynamic shared memory.

@@ -2,13 +2,16 @@
 
 use crate::{
     child::{Scenario, compiler_found, run},
-    cuda::{Argument, Cuda},
+    cuda::{Argument, Cuda, INVALID_VALUE},
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     ("missing_wait", missing_wait),
     ("missing_wait_before_free", missing_wait_before_free),
     ("missing_wait_between_kernels", missing_wait_between_kernels),
+    ("missing_wait_across_a_free", missing_wait_across_a_free),
+    ("missing_wait_on_the_host", || through_the_host(false)),
+    ("wait_on_the_host", || through_the_host(true)),
     ("use_after_free", use_after_free),
     ("kernel_after_free", kernel_after_free),
     ("double_free", double_free),
@@ -27,6 +30,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ("program_touches_freed_pinned", program_touches_freed_pinned),
     ("destroyed_stream", destroyed_stream),
     ("no_blocks", no_blocks),
+    ("much_shared_memory", much_shared_memory),
 ];
 
 const RACES: [(&str, &str); 2] = [("RACES", "1"), ("STRICT", "1")];
@@ -95,6 +99,58 @@ fn kernels_of_two_streams_on_one_operand_need_a_wait() {
     if compiler_found() {
         let ended = run("missing_wait_between_kernels", &RACES);
         assert!(ended.ends_with("missing wait").contains("(kernel add)"));
+    }
+}
+
+/// CUDA's free waits for the first copy, by chance.
+fn missing_wait_across_a_free() {
+    let cuda = Cuda::start();
+    let [first, second] = [(); 2].map(|()| cuda.stream());
+    let [source, other] = [(); 2].map(|()| cuda.pinned::<u8>(16));
+    let x = cuda.allocate(16, first);
+    cuda.order(first, second);
+    cuda.upload(x, source, first);
+    cuda.free_pinned(other.as_mut_ptr());
+    cuda.move_within(x + 8, x, 4, second);
+}
+
+#[test]
+fn a_free_of_page_locked_memory_hides_no_missing_wait() {
+    for mode in ["eager", "lazy", "random"] {
+        let options = [RACES.as_slice(), &[("MODE", mode)]].concat();
+        run("missing_wait_across_a_free", &options).ends_with("missing wait");
+    }
+}
+
+fn through_the_host(waits: bool) {
+    let cuda = Cuda::start();
+    let [first, second] = [(); 2].map(|()| cuda.stream());
+    let host = cuda.pinned::<u8>(16);
+    let [x, y] = [first, second].map(|stream| cuda.allocate(16, stream));
+    cuda.fill(x, 7, 16, first);
+    cuda.download(host, x, first);
+    if waits {
+        let event = cuda.record(first);
+        // Another thread hands the memory over.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let cuda = Cuda::start();
+                cuda.stream();
+                cuda.wait_for_event(event);
+            });
+        });
+    }
+    cuda.upload(y, host, second);
+}
+
+#[test]
+fn copies_through_the_same_page_locked_memory_need_a_wait() {
+    for mode in ["eager", "lazy"] {
+        let options = [RACES.as_slice(), &[("MODE", mode)]].concat();
+        let ended = run("missing_wait_on_the_host", &options);
+        let line = ended.ends_with("missing wait");
+        assert!(line.contains("(cuMemcpyDtoHAsync)") && line.contains("(cuMemcpyHtoDAsync)"), "{line}");
+        run("wait_on_the_host", &options).passes();
     }
 }
 
@@ -336,14 +392,40 @@ fn no_blocks() {
     let add = cuda.kernel(ADD, "add");
     let x = cuda.allocate(256, stream);
     let arguments = [Argument::Device(x), Argument::Float(1.0)];
-    assert_eq!(cuda.try_launch(add, (0, 64, 0), stream, &arguments), 1);
-    assert_eq!(cuda.try_launch(add, (1, 1025, 0), stream, &arguments), 1);
+    assert_eq!(cuda.try_launch(add, (0, 64, 0), stream, &arguments), INVALID_VALUE);
+    assert_eq!(cuda.try_launch(add, (1, 1025, 0), stream, &arguments), INVALID_VALUE);
+    assert_eq!(cuda.try_launch(add, (1, 64, (48 << 10) + 1), stream, &arguments), INVALID_VALUE);
+    assert_eq!(cuda.permit_shared(add, (48 << 10) + 1), INVALID_VALUE, "of compute capability 7.0");
 }
 
 #[test]
-fn a_launch_over_no_blocks_or_too_many_threads_is_refused() {
+fn a_launch_over_no_blocks_too_many_threads_or_with_much_shared_memory_is_refused() {
     if compiler_found() {
         let ended = run("no_blocks", &[]);
+        assert!(ended.status.success(), "{}", ended.stderr);
+        assert!(ended.report.contains("\"launch refused\":3"), "{}", ended.report);
+    }
+}
+
+fn much_shared_memory() {
+    let cuda = Cuda::start();
+    let stream = cuda.stream();
+    let add = cuda.kernel(ADD, "add");
+    let x = cuda.allocate(256, stream);
+    let launch = |shared: u32| {
+        cuda.try_launch(add, (1, 64, shared), stream, &[Argument::Device(x), Argument::Float(1.0)])
+    };
+    assert_eq!(cuda.permit_shared(add, (163 << 10) + 1), INVALID_VALUE);
+    assert_eq!(launch(163 << 10), INVALID_VALUE);
+    assert_eq!(cuda.permit_shared(add, 163 << 10), 0);
+    assert_eq!(launch(163 << 10), 0);
+    assert_eq!(launch((163 << 10) + 1), INVALID_VALUE);
+}
+
+#[test]
+fn a_function_may_take_as_much_shared_memory_as_the_card_has_once_it_is_permitted() {
+    if compiler_found() {
+        let ended = run("much_shared_memory", &[("CC", "80")]);
         assert!(ended.status.success(), "{}", ended.stderr);
         assert!(ended.report.contains("\"launch refused\":2"), "{}", ended.report);
     }

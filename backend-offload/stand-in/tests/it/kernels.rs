@@ -12,6 +12,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ("votes", votes),
     ("structure_argument", structure_argument),
     ("half_precision", half_precision),
+    ("conversions", conversions),
+    ("ten_bits", ten_bits),
     ("tensor_cores", tensor_cores),
     ("atomics", atomics),
     ("another_order", another_order),
@@ -182,6 +184,56 @@ extern \"C\" __global__ void round_trip(const float* in, float* out) {
 fn narrow_numbers_are_rounded_after_each_operation() {
     if compiler_found() {
         run("half_precision", &STRICT).passes();
+    }
+}
+
+fn conversions() {
+    let source = "#include <cuda_fp16.h>
+typedef signed int int32;
+typedef unsigned int uint32;
+typedef signed long long int int64;
+extern \"C\" __global__ void convert(const float* in, float* out) {
+    unsigned i = threadIdx.x;
+    float x = in[i];
+    reinterpret_cast<int32*>(out)[i] = int32(x);
+    reinterpret_cast<uint32*>(out)[8 + i] = uint32(x);
+    reinterpret_cast<int32*>(out)[16 + i] = int32(__half(x));
+    out[24 + i] = float(int64(x));
+}";
+    let given = [3e9, -3e9, 1e20, f32::NAN, -1.5, 2.75, f32::NEG_INFINITY, 7.0];
+    let found = map(source, "convert", (1, 8, 0), &given, 32);
+    let bits: Vec<u32> = found.iter().map(|x| x.to_bits()).collect();
+    let signed = [i32::MAX, i32::MIN, i32::MAX, 0, -1, 2, i32::MIN, 7].map(i32::cast_unsigned);
+    assert_eq!(bits[..8], signed);
+    assert_eq!(bits[8..16], [3_000_000_000, 0, u32::MAX, 0, 0, 2, 0, 7]);
+    assert_eq!(bits[16..24], signed);
+    let (most, least) = (i64::MAX as f32, i64::MIN as f32);
+    assert_eq!(found[24..], [3e9, -3e9, most, least, -1.0, 2.0, least, 7.0]);
+}
+
+#[test]
+fn floats_beyond_an_integers_range_are_clamped_and_nan_is_zero_in_32_bits() {
+    if compiler_found() {
+        run("conversions", &STRICT).passes();
+    }
+}
+
+fn ten_bits() {
+    let source = "#include <mma.h>
+extern \"C\" __global__ void narrow(const float* in, float* out) {
+    if (threadIdx.x < 7) out[threadIdx.x] = nvcuda::wmma::__float_to_tf32(in[threadIdx.x]);
+}";
+    let given = [0x3f80_1000, 0xbf80_1000, 0x3f80_0fff, 0xff80_0000, u32::MAX, 0x7fff_ffff, 0x7f80_0001];
+    let found = map(source, "narrow", (1, 32, 0), &given.map(f32::from_bits), 7);
+    let numbers: Vec<u32> = found[..4].iter().map(|x| x.to_bits()).collect();
+    assert_eq!(numbers, [0x3f80_2000, 0xbf80_2000, 0x3f80_0000, 0xff80_0000]);
+    assert!(found[4..].iter().all(|x| x.is_nan()), "{found:?}");
+}
+
+#[test]
+fn a_tf32_has_ten_bits_and_ties_round_away_from_zero() {
+    if compiler_found() {
+        run("ten_bits", &STRICT).passes();
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod child;
 mod cuda;
+mod devices;
 mod failures;
 mod findings;
 mod host;

@@ -116,17 +116,21 @@ fn loaded_boxes() {
         }
     }
 
-    let [from, to] = [16, 16].map(|size| cuda.allocate(size, stream));
-    cuda.upload(from, &[f32::from_bits(0x3f80_1000), f32::from_bits(0x3f80_3000), 1.0, 2.0], stream);
-    let of = Mapped { element: TF32, bytes: 4, sizes: &[4], steps: &[1], swizzle: 0, nan: false };
-    let map = cuda.tiles(&of, from, &[4]).unwrap();
+    let [from, to] = [32, 32].map(|size| cuda.allocate(size, stream));
+    let numbers = [0x3f80_1000_u32, 0x3f80_3000, 0x3f80_0000, 0x4000_0000, 0xff80_0000];
+    let others = [u32::MAX, 0x7fff_ffff, 0x7f80_0001];
+    cuda.upload(from, &[numbers.as_slice(), &others].concat(), stream);
+    let of = Mapped { element: TF32, bytes: 4, sizes: &[8], steps: &[1], swizzle: 0, nan: false };
+    let map = cuda.tiles(&of, from, &[8]).unwrap();
     let load = "cuda::device::experimental::cp_async_bulk_tensor_1d_global_to_shared(shared_memory_1, &tensor_map_0, 0, shared_memory_2);";
-    let kernel = cuda.kernel(&load_source(load, 16, ""), "load");
+    let kernel = cuda.kernel(&load_source(load, 32, ""), "load");
     let arguments = [Argument::Words(&map.0), Argument::Device(from), Argument::Device(to)];
-    cuda.launch(kernel, (1, 32, 24), stream, &arguments);
-    let mut found = [0_u32; 4];
+    cuda.launch(kernel, (1, 32, 40), stream, &arguments);
+    let mut found = [0_u32; 8];
     cuda.download(&mut found, to, stream);
-    assert_eq!(found, [0x3f80_0000, 0x3f80_4000, 0x3f80_0000, 0x4000_0000], "ten bits, ties to even");
+    let even = [0x3f80_0000, 0x3f80_4000, 0x3f80_0000, 0x4000_0000, 0xff80_0000];
+    assert_eq!(found[..5], even, "ten bits, ties to even");
+    assert!(found[5..].iter().all(|bits| f32::from_bits(*bits).is_nan()), "{found:x?}");
 }
 
 #[test]
