@@ -15,6 +15,7 @@ use crate::registry::Settings;
 use crate::tiers::StagingSource;
 use cubecl_common::device::DeviceId;
 use cubecl_core::server::{Binding, ComputeServer};
+use cubecl_runtime::config::{CubeClRuntimeConfig, RuntimeConfig};
 use std::sync::Arc;
 
 pub(super) struct CubeDevice<R: InnerRuntime> {
@@ -27,6 +28,8 @@ pub(super) struct CubeDevice<R: InnerRuntime> {
     pub(super) failures: Failures,
     pub(super) profile: ProfileWatch,
     pub(super) injector: Injector,
+    /// Kernels may come from CubeCL's cache on a disk, and fail to load without being compiled.
+    pub(super) caches_kernels: bool,
 }
 
 impl<R: InnerRuntime> CubeDevice<R> {
@@ -41,6 +44,7 @@ impl<R: InnerRuntime> CubeDevice<R> {
             failures: Failures::default(),
             profile: ProfileWatch::default(),
             injector: settings.injector,
+            caches_kernels: CubeClRuntimeConfig::get().compilation.cache.is_some(),
             settings,
         }
     }

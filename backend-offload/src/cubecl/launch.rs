@@ -14,6 +14,7 @@ use cubecl_common::stream_id::StreamId;
 use cubecl_core::prelude::CubeCount;
 use cubecl_core::server::{ComputeServer, KernelArguments};
 use cubecl_core::{CubeTask, ExecutionMode};
+use cubecl_runtime::validation::{validate_cube_dim, validate_units};
 use pager::BlockId;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -109,7 +110,13 @@ impl<R: InnerRuntime> CubeDevice<R> {
         stream: StreamId,
     ) -> Result<(), OffloadError> {
         named.rewrite(&mut arguments, &mut count, |binding, named| self.make_physical(binding, named));
-        let may_be_refused = !arguments.tensor_maps.is_empty() || is_empty(&count);
+        let utilities = ComputeServer::utilities(&self.inner);
+        let properties = &utilities.properties;
+        let may_be_refused = self.caches_kernels
+            || !arguments.tensor_maps.is_empty()
+            || may_refuse_count(&count, properties.hardware.max_cube_count)
+            || validate_cube_dim(properties, task.kernel_id()).is_err()
+            || validate_units(properties, task.kernel_id()).is_err();
 
         let panics = self.injector.panics_in_launch();
         let inner = &mut self.inner;
@@ -117,24 +124,27 @@ impl<R: InnerRuntime> CubeDevice<R> {
             assert!(!panics, "injected into {}: the runtime panics", task.kernel_id());
             // SAFETY: the bindings name the same bytes as the caller's.
             task.with_proxy(|proxy| unsafe { inner.launch(proxy, count, arguments, mode, stream) });
+            // Only the stream returns a launch's error, and a query takes time.
+            if may_be_refused || task.was_compiled() { R::launch_error(inner, stream) } else { None }
         }));
         let operation = || task.name().to_owned();
-        if let Err(panic) = launched {
-            let message = panic_message(panic.as_ref());
-            return Err(OffloadError::RuntimePanic { operation: operation(), message });
-        }
-
-        // Only the stream returns a launch's error. It is checked after empty grids, tensor maps, compilations.
-        if task.was_compiled() || may_be_refused {
-            return R::launch_error(&mut self.inner, stream).map_or(Ok(()), |error| {
+        match launched {
+            Err(panic) => {
+                let message = panic_message(panic.as_ref());
+                Err(OffloadError::RuntimePanic { operation: operation(), message })
+            }
+            Ok(Some(error)) => {
                 Err(OffloadError::LaunchFailed { operation: operation(), message: error.to_string() })
-            });
+            }
+            Ok(None) => Ok(()),
         }
-        Ok(())
     }
 }
 
-/// CUDA refuses a grid without blocks.
-fn is_empty(count: &CubeCount) -> bool {
-    matches!(count, CubeCount::Static(x, y, z) if *x == 0 || *y == 0 || *z == 0)
+/// Whether the launch of a compiled kernel may fail: CUDA refuses a grid without blocks or beyond `most`. It reads a dynamic
+/// count at the launch.
+fn may_refuse_count(count: &CubeCount, most: (u32, u32, u32)) -> bool {
+    let CubeCount::Static(x, y, z) = *count else { return true };
+    let fits = (1..=most.0).contains(&x) && (1..=most.1).contains(&y) && (1..=most.2).contains(&z);
+    !fits
 }

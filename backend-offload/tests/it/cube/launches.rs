@@ -12,7 +12,7 @@ use cubecl_common::future::block_on;
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::client::ComputeClient;
 use cubecl_core::ir::{AddressType, StorageType};
-use cubecl_core::prelude::{CompiledKernel, CubeCount, KernelId};
+use cubecl_core::prelude::{CompiledKernel, CubeCount, CubeDim, KernelId};
 use cubecl_core::server::{ComputeServer, CopyDescriptor, Handle, KernelArguments, MemoryLayout};
 use cubecl_core::{CompilationError, Compiler, CubeTask, ExecutionMode, Runtime};
 use cubecl_runtime::kernel::KernelMetadata;
@@ -40,11 +40,14 @@ promises! {
     }
 }
 
-struct Refused;
+struct Refused {
+    /// Above the device's limit, it is refused before it is compiled.
+    units: u32,
+}
 
 impl KernelMetadata for Refused {
     fn id(&self) -> KernelId {
-        KernelId::new::<Self>()
+        KernelId::new::<Self>().cube_dim(CubeDim::new_1d(self.units))
     }
     fn address_type(&self) -> StorageType {
         AddressType::U32.unsigned_type()
@@ -65,12 +68,16 @@ impl<C: Compiler> CubeTask<C> for Refused {
 }
 
 fn refuse<R: Runtime>(client: &ComputeClient<R>, handle: &Handle) {
-    let mut arguments = KernelArguments::new();
-    arguments.buffers.push(handle.clone().binding());
-    client.launch(Box::new(Refused), CubeCount::new_single(), arguments);
+    refuse_units(client, handle, 1);
 }
 
-fn refused_launch<T: Target>(_: &Facts) -> Facts {
+fn refuse_units<R: Runtime>(client: &ComputeClient<R>, handle: &Handle, units: u32) {
+    let mut arguments = KernelArguments::new();
+    arguments.buffers.push(handle.clone().binding());
+    client.launch(Box::new(Refused { units }), CubeCount::new_single(), arguments);
+}
+
+fn refused_launch<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     OffloadConfig::new().install::<Plain<T>>(&device).expect("installs");
     let client = OffloadRuntime::<T::Runtime>::client(&device);
@@ -78,12 +85,12 @@ fn refused_launch<T: Target>(_: &Facts) -> Facts {
     let (touched, spared) = (client.create_from_slice(&bytes), client.create_from_slice(&bytes));
     let small = client.create_from_slice(&bytes[..64]);
     for handle in [&touched, &small] {
-        refuse(&client, handle);
+        refuse_units(&client, handle, parameters.value("units"));
     }
     let read = |handle: Handle| block_on(client.read_async(vec![handle])).map_err(|error| error.to_string());
     for handle in [touched, small] {
         let error = read(handle).expect_err("the launch did not run");
-        assert!(error.contains("refused on purpose"), "{error}");
+        assert!(error.contains(parameters.text("reason")), "{error}");
     }
     assert_eq!(read(spared).expect("nothing happened to it")[0][..], bytes[..]);
     assert_eq!(stats::<Plain<T>>(&device).failures, 2);
@@ -93,7 +100,9 @@ fn refused_launch<T: Target>(_: &Facts) -> Facts {
 }
 
 fn a_launch_that_the_runtime_refuses_leaves_no_readable_output(machine: &Machine) {
-    machine.run(machine.child("cube/refused launch"));
+    for (units, reason) in [(1, "refused on purpose"), (1 << 20, "exceeds maximum")] {
+        machine.run(machine.child("cube/refused launch").with("units", units).with("reason", reason));
+    }
 }
 
 fn rows(layout: &MemoryLayout, shape: &[usize]) -> CopyDescriptor {

@@ -23,6 +23,8 @@ mod plain;
 #[cfg(feature = "cuda")]
 mod pool;
 mod reads;
+#[cfg(feature = "cuda")]
+mod refusals;
 mod requests;
 #[cfg(feature = "cuda")]
 mod staging;
@@ -110,6 +112,8 @@ pub fn scenarios() -> Vec<Scenario> {
         plain::scenarios(),
         #[cfg(feature = "cuda")]
         pool::scenarios(),
+        #[cfg(feature = "cuda")]
+        refusals::scenarios(),
         autotune::scenarios(),
         machine::scenarios(),
         conformance::scenarios(),
