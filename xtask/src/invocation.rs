@@ -1,7 +1,7 @@
 //! A command line of another program, shown before it runs.
 
 use std::{
-    fmt,
+    env, fmt,
     path::Path,
     process::{Command, Stdio},
 };
@@ -14,6 +14,8 @@ use anyhow::{Context, Result, bail};
 pub struct Invocation {
     environment: Vec<(&'static str, String)>,
     withheld: &'static [&'static str],
+    /// Beginning of the names of further variables.
+    withheld_prefix: Option<&'static str>,
     program: String,
     arguments: Vec<String>,
 }
@@ -21,7 +23,13 @@ pub struct Invocation {
 impl Invocation {
     /// A program without arguments.
     pub fn new(program: impl Into<String>) -> Self {
-        Self { environment: Vec::new(), withheld: &[], program: program.into(), arguments: Vec::new() }
+        Self {
+            environment: Vec::new(),
+            withheld: &[],
+            withheld_prefix: None,
+            program: program.into(),
+            arguments: Vec::new(),
+        }
     }
 
     /// Cargo, with arguments separated by blanks.
@@ -49,6 +57,12 @@ impl Invocation {
     /// Hides variables of our own environment.
     pub fn withhold(mut self, names: &'static [&'static str]) -> Self {
         self.withheld = names;
+        self
+    }
+
+    /// Hides all variables of our own environment whose names begin with `prefix`.
+    pub fn withhold_all(mut self, prefix: &'static str) -> Self {
+        self.withheld_prefix = Some(prefix);
         self
     }
 
@@ -80,11 +94,18 @@ impl Invocation {
     /// The command for `std::process`.
     pub fn command(&self, directory: &Path) -> Command {
         let mut command = Command::new(&self.program);
-        let environment = self.environment.iter().map(|(name, value)| (name, value));
-        command.args(&self.arguments).envs(environment).current_dir(directory);
+        command.args(&self.arguments).current_dir(directory);
         for name in self.withheld {
             command.env_remove(name);
         }
+        if let Some(prefix) = self.withheld_prefix {
+            let ours = env::vars_os().map(|(name, _)| name);
+            for name in ours.filter(|name| name.to_string_lossy().starts_with(prefix)) {
+                command.env_remove(name);
+            }
+        }
+        // Last: a program may get its own value of a withheld variable.
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
 }
@@ -135,5 +156,15 @@ mod tests {
         // Without a path, `sh` sets a default, but does not export it.
         let show = Invocation::new("sh").arguments(["-c", "exec /usr/bin/env"]).withhold(&["PATH"]);
         assert!(!show.output(Path::new(".")).unwrap().contains("\nPATH="));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_variables_set_here_reach_a_program_if_their_prefix_is_withheld() {
+        let show = Invocation::new("sh").arguments(["-c", "exec /usr/bin/env"]);
+        let show = show.withhold_all("PAT").environment("PATTERN", "set");
+        let said = show.output(Path::new(".")).unwrap();
+        let names: Vec<_> = said.lines().filter(|line| line.starts_with("PAT")).collect();
+        assert_eq!(names, ["PATTERN=set"]);
     }
 }

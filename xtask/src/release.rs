@@ -1,10 +1,11 @@
 //! `cargo xtask release`: the archive for Linux on x86-64, tried in a root with nothing but a C library.
 
 mod licences;
+mod pages;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -15,7 +16,8 @@ use xtask::{
 
 const PROGRAMS: [&str; 2] = ["train", "serve"];
 
-const PAGES: [&str; 5] = ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "CHANGELOG.md", "docs"];
+/// Folder of the programs in the archive: pages lie in `train` and `serve`, as in the repository.
+const BIN: &str = "bin";
 
 const TRIALS: [&[&str]; 4] = [
     &["/train", "doctor"],
@@ -25,32 +27,57 @@ const TRIALS: [&[&str]; 4] = [
 ];
 
 pub(crate) fn run() -> Result<()> {
-    let build = ["--package", "train", "--package", "serve"];
-    Invocation::cargo("build --release --locked").arguments(build).run(workspace::root())?;
+    let commit = workspace::commit()?;
     let target = Workspace::read()?.target;
+    let built = build(&target)?;
     let name = format!("spillway-{}-x86_64-linux", env!("CARGO_PKG_VERSION"));
     let folder = target.join("archive").join(&name);
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
-    fs::create_dir_all(&folder)?;
+    let bin = folder.join(BIN);
+    fs::create_dir_all(&bin)?;
 
     for program in PROGRAMS {
-        fs::copy(target.join("release").join(program), folder.join(program))?;
+        fs::copy(built.join(program), bin.join(program))?;
     }
+    fs::write(folder.join("commit"), commit + "\n")?;
     let metadata = "metadata --locked --format-version 1 --filter-platform x86_64-unknown-linux-gnu";
     let metadata: Value = serde_json::from_str(&Invocation::cargo(metadata).output(workspace::root())?)?;
     fs::write(folder.join("LICENCES-OF-DEPENDENCIES.txt"), licences::text(&metadata, &PROGRAMS)?)?;
-    let pages = PAGES.map(|page| workspace::root().join(page).display().to_string());
-    let copy = Invocation::new("cp").arguments(["-r"]).arguments(pages);
-    copy.arguments([folder.display().to_string()]).run(workspace::root())?;
+    pages::copy(&folder)?;
 
-    try_in_empty_root(&target, &folder)?;
+    try_in_empty_root(&target, &bin)?;
     let archive = format!("{name}.tar.gz");
-    let pack = ["--sort=name", "--owner=0", "--group=0", "-czf", &archive, &name];
+    let part = format!("{archive}.part");
+    let pack = ["--sort=name", "--owner=0", "--group=0", "-czf", &part, &name];
     let beside = folder.parent().context("a folder")?;
     Invocation::new("tar").arguments(pack).run(beside)?;
+    fs::rename(beside.join(&part), beside.join(&archive))?;
     Invocation::new("sha256sum").arguments([archive]).run(beside)
+}
+
+/// Builds programs that name no folder of this machine, and returns their folder. Other flags in the usual folder would
+/// compile everything there anew.
+fn build(target: &Path) -> Result<PathBuf> {
+    let cargo = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let cargo = cargo.or_else(|| Some(Path::new(&env::var_os("HOME")?).join(".cargo")));
+    let cargo = cargo.context("neither CARGO_HOME nor HOME says where cargo keeps its sources")?;
+    let folder = target.join("archive-build");
+    Invocation::cargo("build --release --locked --package train --package serve")
+        .arguments(["--target-dir".to_owned(), folder.display().to_string()])
+        .arguments(["--config".to_owned(), without_folders(workspace::root(), &cargo)])
+        // They would replace those of the configuration.
+        .withhold(&["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_RUSTFLAGS"])
+        .run(workspace::root())?;
+    Ok(folder.join("release"))
+}
+
+/// Cargo joins these flags with those of the repository's configuration. Of two that match, the last counts.
+fn without_folders(root: &Path, cargo: &Path) -> String {
+    let renamed = [(root, "spillway"), (cargo, "cargo")];
+    let flags = renamed.map(|(folder, name)| format!("--remap-path-prefix={}={name}", folder.display()));
+    format!("build.rustflags={flags:?}")
 }
 
 fn try_in_empty_root(target: &Path, folder: &Path) -> Result<()> {
@@ -107,6 +134,14 @@ fn is_of_the_c_library(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_name_the_checkout_and_cargos_sources_without_their_folders() {
+        assert_eq!(
+            without_folders(Path::new("/a"), Path::new("/b")),
+            "build.rustflags=[\"--remap-path-prefix=/a=spillway\", \"--remap-path-prefix=/b=cargo\"]"
+        );
+    }
 
     #[test]
     fn libraries_beyond_c_are_found_in_what_the_linker_says() {

@@ -115,6 +115,25 @@ pub(crate) fn installation() -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// The driver, and the headers that kernels are compiled with.
+pub(crate) fn files(installation: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = vec![installation.join("lib").join(LIBRARIES[0])];
+    let mut folders = vec![installation.join("include")];
+    while let Some(folder) = folders.pop() {
+        let unreadable = || format!("{} cannot be read", folder.display());
+        for entry in fs::read_dir(&folder).with_context(unreadable)? {
+            let path = entry.with_context(unreadable)?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
 fn lay_out(folder: &Path, library: &Path, headers: &Path) -> Result<()> {
     fs::create_dir_all(folder.join("lib"))?;
     fs::create_dir_all(folder.join("kernels"))?;
@@ -217,6 +236,23 @@ mod tests {
     fn a_missing_compiler_is_an_error_that_says_what_to_install() {
         let error = require_compiler("no-such-compiler").unwrap_err().to_string();
         assert!(error.contains("`no-such-compiler`") && error.contains("apt-get install g++"), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_files_are_the_driver_and_every_header() {
+        let folder = env::temp_dir().join(format!("stand-in-files-{}", std::process::id()));
+        let headers = folder.join("headers");
+        fs::create_dir_all(headers.join("crt")).unwrap();
+        for header in ["cuda.h", "crt/mma.h"] {
+            fs::write(headers.join(header), "").unwrap();
+        }
+        let laid_out = folder.join("stand-in");
+        lay_out(&laid_out, &folder.join("libstand_in.so"), &headers).unwrap();
+        let files = files(&laid_out).unwrap();
+        let names: Vec<_> = files.iter().map(|file| file.strip_prefix(&laid_out).unwrap()).collect();
+        assert_eq!(names, ["include/crt/mma.h", "include/cuda.h", "lib/libcuda.so"].map(Path::new));
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[cfg(unix)]

@@ -92,22 +92,26 @@ impl Test {
             variables.push((RANDOM_SEED, seed.to_string()));
         }
         // Otherwise tests report that it is missing.
-        if let Ok(folder) = stand_in::installation() {
-            variables.push((STAND_IN, folder.display().to_string()));
-        }
+        let installed = stand_in::installation().ok();
+        variables.extend(installed.iter().map(|folder| (STAND_IN, folder.display().to_string())));
 
         let binaries = times.measure("compile", "tests", |_| build::binaries(size, &self.package))?;
+        let jobs = self.jobs(&binaries)?;
         // Filtered runs pass for themselves.
-        let passed = (size == Size::Full && self.filters.is_empty())
-            .then(|| Passed::open(workspace.target.join("tests-passed"), self.continues))
-            .transpose()?;
+        let passed = if size == Size::Full && self.filters.is_empty() {
+            let shared = installed.as_deref().map_or(Ok(Vec::new()), stand_in::files)?;
+            let file = workspace.target.join("tests-passed");
+            Some(Passed::open(file, self.continues, &self.package, shared)?)
+        } else {
+            None
+        };
         let lanes = Lanes::of_machine();
         let mut for_documentation = variables.clone();
         for_documentation.push((suite::SIZE, size.name().to_owned()));
         variables.push((TEST_THREADS, lanes.threads.to_string()));
         let run = Run { size, variables, lacking: not_run, passed };
         let so_far = Mutex::new((Outcome::default(), &mut *times));
-        lanes.run(self.jobs(&binaries)?, |job| {
+        lanes.run(jobs, |job| {
             let (ran, took) = run.job(&job)?;
             let mut so_far = so_far.lock().unwrap_or_else(PoisonError::into_inner);
             let (outcome, times) = &mut *so_far;
@@ -137,11 +141,7 @@ impl Test {
         if !outcome.failed.is_empty() {
             bail!("{closing}\nfailed: {}", outcome.failed.join(", "));
         }
-        Ok(format!(
-            "{closing}\nthe {} suite passed in {}",
-            size.pick("quick", "gate's", "full"),
-            minutes(started.elapsed())
-        ))
+        Ok(format!("{closing}\nthe {} suite passed in {}", called(size), minutes(started.elapsed())))
     }
 
     /// Integration tests first: they take longest, and the others fill the lanes at the end.
@@ -156,8 +156,33 @@ impl Test {
             }));
         }
         jobs.sort_by_key(|job| !job.binary.target.starts_with("it"));
+        for filter in &self.filters {
+            let has_it = |test: &String| test.contains(filter.as_str());
+            if !jobs.iter().any(|job| job.portion.tests.iter().any(has_it)) {
+                let sizes = binaries.iter().map(|binary| binary.size_with(filter));
+                let larger = sizes.collect::<Result<Vec<_>>>()?.into_iter().flatten().min();
+                bail!("{}", self.no_match(filter, larger));
+            }
+        }
         Ok(jobs)
     }
+
+    /// `larger` has a match among the programs of this size.
+    fn no_match(&self, filter: &str, larger: Option<Size>) -> String {
+        let size = self.size();
+        let hint = match larger.filter(|larger| *larger > size) {
+            Some(larger) => format!("; with `--{}` one has", larger.name()),
+            None if size < Size::Full && self.package.is_empty() => {
+                "; larger suites (`--gate`, `--full`) also have tests of further packages".to_owned()
+            }
+            None => String::new(),
+        };
+        format!("no test of the {} suite has `{filter}` in its path{hint}", called(size))
+    }
+}
+
+fn called(size: Size) -> &'static str {
+    size.pick("quick", "gate's", "full")
 }
 
 struct Job<'b> {
@@ -281,6 +306,30 @@ mod tests {
         assert_eq!(of(&["train"]).unwrap(), [""; 0]);
         assert_eq!(of(&["train", "models"]).unwrap(), ["models"]);
         assert_eq!(of(&["trian"]).unwrap_err().to_string(), "the workspace has no member `trian`");
+    }
+
+    #[test]
+    fn a_filter_without_a_test_is_an_error_that_names_a_size_with_one() {
+        let program = [Binary {
+            package: "xtask".to_owned(),
+            target: "xtask".to_owned(),
+            executable: std::env::current_exe().unwrap(),
+            folder: workspace::root().to_owned(),
+            size: Size::Quick,
+        }];
+        let jobs = |filters: &[&str]| {
+            let filters = filters.iter().copied().map(str::to_owned).collect();
+            let jobs = Test { filters, ..Test::default() }.jobs(&program);
+            jobs.map(|jobs| jobs.len()).map_err(|error| error.to_string())
+        };
+        assert_eq!(jobs(&["options_choose_one_size"]), Ok(1));
+        let error = jobs(&["options_choose_one_size", "full::the_guide_is_built"]).unwrap_err();
+        assert_eq!(
+            error,
+            "no test of the quick suite has `full::the_guide_is_built` in its path; with `--full` one has"
+        );
+        let error = jobs(&["no such test"]).unwrap_err();
+        assert!(error.contains("`no such test`") && error.contains("further packages"), "{error}");
     }
 
     #[test]

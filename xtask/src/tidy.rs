@@ -19,6 +19,8 @@ use xtask::{
     workspace::{self, Workspace},
 };
 
+pub(crate) use documents::linked;
+
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     path: String,
@@ -84,6 +86,7 @@ fn findings() -> Result<Vec<Finding>> {
         }
         if file.has_extension("md") {
             findings.extend(documents::links(&file, &tree));
+            findings.extend(documents::features(&file, &members));
         }
         if matches!(file.path, "README.md" | "ARCHITECTURE.md") {
             findings.extend(documents::code_map(&file, &tree));

@@ -105,6 +105,13 @@ impl Binary {
         Ok(Portion::divided(unmarked, false).chain(Portion::divided(marked, true)).collect())
     }
 
+    /// The smallest size with a marked test that has `filter` in its path.
+    pub(super) fn size_with(&self, filter: &str) -> Result<Option<Size>> {
+        let marked = self.listed(&["--list", "--ignored"])?;
+        let has_one = |size: &Size| marked.iter().any(|test| test.contains(filter) && belongs(test, *size));
+        Ok([Size::Gate, Size::Full].into_iter().find(has_one))
+    }
+
     fn listed(&self, arguments: &[&str]) -> Result<Vec<String>> {
         let listed = self.invocation().arguments(arguments.iter().copied()).output(&self.folder)?;
         Ok(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
@@ -134,7 +141,13 @@ impl Binary {
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("{} could not be started", self.executable.display()))?;
-        watch((name, child), limit, read)
+        let mut ran = watch((name, child), limit, read)?;
+        let (results, tests) = (ran.passed + ran.failed, portion.tests.len());
+        if ran.succeeded && results < tests {
+            println!("{name} failed: it ended well, but gave {results} results of {tests} tests");
+            ran.succeeded = false;
+        }
+        Ok(ran)
     }
 }
 
@@ -245,6 +258,24 @@ mod tests {
         let ran = watch(("it", shell(hanging)), Duration::from_millis(300), &mut |_| Ok(())).unwrap();
         assert_eq!(ran, Ran { passed: 1, failed: 0, succeeded: false });
         assert!(started.elapsed() < Duration::from_secs(30));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_process_that_ends_well_without_its_tests_results_has_failed() {
+        let silent = Binary {
+            package: "a".to_owned(),
+            target: "it".to_owned(),
+            executable: "true".into(),
+            folder: std::env::temp_dir(),
+            size: Size::Quick,
+        };
+        let succeeded = |tests: &[&str]| {
+            let tests = tests.iter().copied().map(str::to_owned).collect();
+            let portion = Portion { tests, are_marked: false };
+            silent.run(("a it", &portion), &[], Duration::from_mins(1), &mut |_| Ok(())).unwrap().succeeded
+        };
+        assert_eq!([succeeded(&[]), succeeded(&["one"])], [true, false]);
     }
 
     #[cfg(unix)]

@@ -11,7 +11,7 @@ use suite::Need;
 pub(super) struct Missing(BTreeMap<Need, BTreeSet<String>>);
 
 impl Missing {
-    /// Lines of need, tab and test; repeats count once.
+    /// Lines of need, tab, test, tab and program; repeats count once. Programs may have tests of one name.
     pub(super) fn read(lines: &str) -> Self {
         let mut missing = BTreeMap::<Need, BTreeSet<String>>::new();
         for (name, test) in lines.lines().filter_map(|line| line.split_once('\t')) {
@@ -46,5 +46,10 @@ mod tests {
         let missing = Missing::read("mpi\ta\nmpi\ta\nmpi-5\ta\nmpi\tb\n");
         assert_eq!(missing.tests(), 2);
         assert!(missing.to_string().starts_with("mpi 2 (apt-get install openmpi-bin"), "{missing}");
+    }
+
+    #[test]
+    fn tests_of_one_name_in_two_programs_are_two_tests() {
+        assert_eq!(Missing::read("mpi\ta\tit-1\nmpi\ta\tit-2\nmpi-5\ta\tit-2\n").tests(), 2);
     }
 }

@@ -21,8 +21,9 @@ const FIRST: &str = "build --release --package train";
 const CUDA: &str = "cuda-12080";
 
 /// They reuse its build.
-const LATER: [&str; 4] = [
+const LATER: [&str; 5] = [
     "test --release --no-run",
+    "build --release --package examples",
     "build --release --package serve",
     "build --release --package xtask",
     "build --release --package bench",

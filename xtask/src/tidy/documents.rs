@@ -3,12 +3,16 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use xtask::readme_table;
+use xtask::{readme_table, workspace::Member};
 
 use super::{File, Finding, Tree};
 use crate::errors;
 
 const BOOK: &str = "docs/SUMMARY.md";
+const GUIDE: &str = "docs/guide/README.md";
+
+/// Records and histories name features of their day.
+const DATED: [&str; 3] = ["CHANGELOG.md", "benchmarks/runs/", "docs/LOG.md"];
 
 /// Top level of a machine, never of a checkout.
 const MACHINE_FOLDERS: [&str; 4] = ["home", "root", "work", "Users"];
@@ -21,15 +25,39 @@ pub(super) fn links(file: &File, tree: &Tree) -> Vec<Finding> {
     link_targets(file).into_iter().filter_map(breach).collect()
 }
 
+/// The book lists all pages, the guide its own.
 pub(super) fn chapters(tree: &Tree) -> Vec<Finding> {
-    let book = File { path: BOOK, text: tree.get(BOOK).map_or("", String::as_str) };
+    let lists = [(BOOK, "docs/"), (GUIDE, "docs/guide/")];
+    lists.into_iter().flat_map(|(list, folder)| unlisted(list, folder, tree)).collect()
+}
+
+fn unlisted(path: &str, folder: &str, tree: &Tree) -> Vec<Finding> {
+    let list = File { path, text: tree.get(path).map_or("", String::as_str) };
     let listed: Vec<_> =
-        link_targets(&book).into_iter().filter_map(|(_, target)| resolve(BOOK, &target)).collect();
-    let pages = tree.keys().filter(|path| {
-        path.starts_with("docs/") && File { path, text: "" }.has_extension("md") && *path != BOOK
+        link_targets(&list).into_iter().filter_map(|(_, target)| resolve(list.path, &target)).collect();
+    let pages = tree.keys().filter(|page| {
+        page.starts_with(folder) && File { path: page, text: "" }.has_extension("md") && *page != list.path
     });
     let missing = pages.filter(|page| !listed.contains(page));
-    missing.map(|page| book.finding(1, "chapters", format!("lacks {page}"))).collect()
+    missing.map(|page| list.finding(1, "chapters", format!("lacks {page}"))).collect()
+}
+
+/// `--features NAME` of a page names features of members.
+pub(super) fn features(file: &File, members: &[Member]) -> Vec<Finding> {
+    if DATED.iter().any(|dated| file.path.starts_with(dated)) {
+        return Vec::new();
+    }
+    let exists =
+        |name: &str| members.iter().any(|member| member.features.iter().any(|feature| feature == name));
+    let ends_list = |c: char| !c.is_ascii_alphanumeric() && !"-_/,".contains(c);
+    let breaches = |(number, line): (usize, &str)| {
+        let lists = line.split("--features ").skip(1).filter_map(|rest| rest.split(ends_list).next());
+        let names = lists.flat_map(|list| list.split(',')).filter_map(|name| name.rsplit('/').next());
+        let unknown = names.filter(|name| !name.is_empty() && !exists(name));
+        let finding = |name| file.finding(number, "features", format!("no package has the feature `{name}`"));
+        unknown.map(finding).collect::<Vec<_>>()
+    };
+    file.lines().flat_map(breaches).collect()
 }
 
 /// The page matches the sources, and each error has a remedy.
@@ -46,9 +74,20 @@ pub(super) fn errors(tree: &Tree) -> Vec<Finding> {
     stale.chain(open.map(|(n, error)| page.finding(n, "errors", format!("{error} has no remedy")))).collect()
 }
 
+/// Files and folders of the repository that a page links to.
+pub(crate) fn linked(path: &str, text: &str) -> Vec<String> {
+    let targets = link_targets(&File { path, text }).into_iter().map(|(_, target)| target);
+    let inside = targets.filter(|target| !is_foreign(target));
+    inside.filter_map(|target| resolve(path, target.split('#').next()?)).collect()
+}
+
+/// Rustdoc checks item paths in included pages.
+fn is_foreign(target: &str) -> bool {
+    target.contains("://") || target.starts_with("mailto:") || target.contains("::")
+}
+
 fn dead_end(file: &File, target: &str, tree: &Tree) -> Option<&'static str> {
-    // Rustdoc checks item paths in included pages.
-    if target.contains("://") || target.starts_with("mailto:") || target.contains("::") {
+    if is_foreign(target) {
         return None;
     }
     let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
@@ -260,16 +299,34 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_the_book_lacks_is_named() {
+    fn a_page_that_the_book_or_the_guide_lacks_is_named() {
         let pages = [
-            ("docs/SUMMARY.md", "[a](guide/a.md)"),
+            ("docs/SUMMARY.md", "[guide](guide/README.md) [a](guide/a.md)"),
+            ("docs/guide/README.md", "[b](b.md)"),
             ("docs/guide/a.md", ""),
             ("docs/guide/b.md", ""),
+            ("docs/reference/README.md", ""),
             ("b.md", ""),
         ];
         let tree: Tree = pages.map(|(path, text)| (path.to_owned(), text.to_owned())).into();
-        let reasons: Vec<_> = chapters(&tree).into_iter().map(|finding| finding.reason).collect();
-        assert_eq!(reasons, ["lacks docs/guide/b.md"]);
+        let found = chapters(&tree).into_iter().map(|finding| format!("{} {}", finding.path, finding.reason));
+        let expected = [
+            "docs/SUMMARY.md lacks docs/guide/b.md",
+            "docs/SUMMARY.md lacks docs/reference/README.md",
+            "docs/guide/README.md lacks docs/guide/a.md",
+        ];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_feature_that_no_package_has_is_named() {
+        let features = vec!["cuda".to_owned(), "parquet-zstd".to_owned()];
+        let members = [Member { features, ..Member::default() }];
+        let named = |path, text| super::features(&File { path, text }, &members).len();
+        let known = "`--features train/cuda,parquet-zstd` or --features cuda, vulkan";
+        assert_eq!(named("a.md", known), 0);
+        assert_eq!(named("a.md", "fine\nbuild with `--features parquet`."), 1);
+        assert_eq!(named("docs/LOG.md", "built with `--features parquet`"), 0);
     }
 
     mod full {

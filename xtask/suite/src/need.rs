@@ -11,7 +11,7 @@ use std::{
 /// Required needs: `all`, or names separated by commas. `all,-mounts` requires all others.
 pub const REQUIRE: &str = "SPILLWAY_REQUIRE";
 
-/// File that gets a line per test that did not run: need, tab, test.
+/// File that gets a line per test that did not run: need, tab, test, tab, file name of the test's program.
 pub const NOT_RUN: &str = "SPILLWAY_NOT_RUN";
 
 /// Something outside the repository.
@@ -154,9 +154,14 @@ impl Need {
             let mut file =
                 OpenOptions::new().append(true).create(true).open(file).expect("a file for the summary");
             // A single write: concurrent lines stay whole.
-            file.write_all(format!("{self}\t{test}\n").as_bytes()).expect("a line for the summary");
+            file.write_all(self.line(&test).as_bytes()).expect("a line for the summary");
         }
         false
+    }
+
+    fn line(self, test: &str) -> String {
+        let program = env::current_exe().unwrap_or_default();
+        format!("{self}\t{test}\t{}\n", program.file_name().unwrap_or_default().display())
     }
 
     /// Like [`is_met`](Self::is_met), with a value or the reason for its absence.
@@ -197,6 +202,14 @@ mod tests {
     fn a_name_requires_only_that_need() {
         assert!(is_required("vulkan,mpi", "mpi") && !is_required("vulkan,mpi", "mpi-5"));
         assert!(!is_required("", "mpi"));
+    }
+
+    #[test]
+    fn a_line_of_the_summary_names_need_test_and_program() {
+        let line = Need::Mpi.line("ranks::one");
+        let parts: Vec<_> = line.trim_end().split('\t').collect();
+        assert_eq!(parts[..2], ["mpi", "ranks::one"]);
+        assert!(parts.len() == 3 && parts[2].starts_with("suite-"), "{line}");
     }
 
     #[test]
