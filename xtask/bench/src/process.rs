@@ -16,6 +16,8 @@ pub(crate) struct Ended {
     /// `None` if stopped at the limit.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) printed: String,
+    /// Standard error.
+    pub(crate) said: String,
     /// The program's error, or standard error's last useful line.
     pub(crate) complaint: String,
 }
@@ -49,7 +51,8 @@ pub(crate) fn run_watched(
     let status = wait(&mut child, limit, || look(&said))
         .with_context(|| format!("`{invocation}` could not be waited for"))?;
     let text = |path| fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    Ok(Ended { status, printed: text(&printed)?, complaint: complaint(name, &text(&said)?) })
+    let said = text(&said)?;
+    Ok(Ended { status, printed: text(&printed)?, complaint: complaint(name, &said), said })
 }
 
 fn wait(child: &mut Child, limit: Duration, mut look: impl FnMut()) -> Result<Option<ExitStatus>> {

@@ -242,8 +242,12 @@ impl BenchVram {
         }
         println!("recorded in {}", record.folder.display());
         let failed = cells.iter().filter(|cell| matches!(cell.outcome, cell::Outcome::Failed(_))).count();
+        let mut faults = table::faults(&cells);
         if failed > 0 {
-            bail!("{failed} of {planned} cells failed for reasons other than memory");
+            faults.push(format!("{failed} of {planned} cells failed for reasons other than memory"));
+        }
+        if !faults.is_empty() {
+            bail!("{}", faults.join("; "));
         }
         Ok(())
     }
@@ -304,9 +308,9 @@ impl BenchVram {
             capped::Comparison::begin(self.out.as_deref(), machine, place, &twin.name, &trainer.origin)?;
         let (script, device, limits) = (&twin.program, place.device.as_str(), &self.limits());
         let capped = capped::Capped { script, steps: twin.steps, device, trainer: &trainer, limits };
-        capped.run(&models, &self.memory.budgets, |rows| record.write(rows))?;
+        let rows = capped.run(&models, &self.memory.budgets, |rows| record.write(rows))?;
         println!("recorded in {}", record.folder.display());
-        Ok(())
+        capped::require_runs(&rows, &models)
     }
 
     fn limits(&self) -> Limits {

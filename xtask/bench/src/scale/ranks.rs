@@ -61,12 +61,10 @@ pub(super) struct Launcher {
 
 impl Launcher {
     pub(super) fn find() -> Result<Self> {
-        let mpirun = launch::find_mpirun(&env::var_os("PATH").unwrap_or_default())?;
-        let here = Path::new(".");
-        let version = Invocation::new(mpirun.to_string_lossy()).arguments(["--version"]).output(here)?;
-        let user = Invocation::new("id").arguments(["-u"]).output(here)?;
+        let (mpirun, release) = launch::installed()?;
+        let user = Invocation::new("id").arguments(["-u"]).output(Path::new("."))?;
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        Ok(Self { mpirun, release: launch::release(&version)?, is_root: user.trim() == "0", cores })
+        Ok(Self { mpirun, release, is_root: user.trim() == "0", cores })
     }
 
     pub(super) fn start(

@@ -16,7 +16,8 @@ const COLUMNS: [&str; 9] = [
 
 const LEGEND: &str = "\
 *Step* is the median. *Exposed* is what it takes longer than without a limit. *Of the bound*: bytes of spilled tensors in the \
-median step, of the least that any way of moving could copy under this budget, by a recording of the step. *Link*: bytes per \
+median step, of the least that any way of moving could copy under this budget, by a recording of the step; left out where the \
+budget made the plan choose another step. *Link*: bytes per \
 second while the program waited for them, of those that one long copy in the same process reached; where copies ran beside the \
 work, the larger direction's over the whole step, so at least. *Of the roofline*: the step, of the longest of its time without a \
 limit and its copies in either direction at that speed. *Brought ahead*: blocks that came before they were asked for and were used, \

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use xtask::invocation::Invocation;
@@ -94,7 +94,7 @@ impl Capped<'_> {
         models: &[Model],
         budgets: &[Budget],
         mut after_each: impl FnMut(&[Vec<String>]) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Vec<Vec<String>>> {
         let mut rows = vec![cell::header()];
         for model in models {
             let mut peak = None;
@@ -112,7 +112,7 @@ impl Capped<'_> {
                 after_each(&rows)?;
             }
         }
-        Ok(())
+        Ok(rows)
     }
 
     fn ours(&self, model: &Model, budget: Budget, peak: Option<u64>) -> Result<Cell> {
@@ -162,6 +162,22 @@ impl Capped<'_> {
             .arguments(words.iter().copied())
             .arguments(cap.into_iter().flatten())
     }
+}
+
+/// An error if no run of the trainer, or none of PyTorch, fits, and one failed for a reason other than memory.
+pub(super) fn require_runs(rows: &[Vec<String>], models: &[Model]) -> Result<()> {
+    let (header, rows) = rows.split_first().context("there are no runs")?;
+    let place = |name: &str| header.iter().position(|column| column == name).context("a column is missing");
+    let (named, outcome, reason) = (place("model")?, place("outcome")?, place("reason")?);
+    for ours in [true, false] {
+        let is_own = |row: &&Vec<String>| ours == models.iter().any(|model| model.name == row[named]);
+        let fits = rows.iter().filter(is_own).any(|row| row[outcome] == "fits");
+        let failed = rows.iter().filter(is_own).find(|row| row[outcome] == "failed");
+        if let Some(row) = failed.filter(|_| !fits) {
+            bail!("nothing was compared, as no run of {} ended well: {}", row[named], row[reason]);
+        }
+    }
+    Ok(())
 }
 
 struct PeerRun {
@@ -295,11 +311,12 @@ mod tests {
         fs::write(&twin, script).unwrap();
         let script = Invocation::new("sh").arguments([twin.to_string_lossy()]);
         let capped = Capped { script: &script, steps: 8, device: "cuda", trainer: &trainer.trainer, limits };
-        let mut rows = Vec::new();
-        capped.run(&[model()], &["50%".parse().unwrap()], |all| {
-            rows = all.to_vec();
+        let mut kept = Vec::new();
+        let rows = capped.run(&[model()], &["50%".parse().unwrap()], |all| {
+            kept = all.to_vec();
             Ok(())
         })?;
+        assert_eq!(kept, rows, "the record holds every row");
         Ok(rows)
     }
 
@@ -368,8 +385,21 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_that_fails_in_every_run_is_no_comparison() {
+        let limits = Limits::begin(HOUR, HOUR);
+        let broken = compared("capped-broken", "echo 'no torch' >&2\nexit 1\n", &limits).unwrap();
+        let error = require_runs(&broken, &[model()]).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "nothing was compared, as no run of gpt-124m, PyTorch ended well: exit status: 1: no torch"
+        );
+        require_runs(&compared("capped-some", TWIN, &limits).unwrap(), &[model()]).unwrap();
+    }
+
+    #[test]
     fn a_run_without_time_left_is_a_skipped_row() {
         let rows = compared("capped-late", TWIN, &Limits::begin(HOUR, Duration::ZERO)).unwrap();
+        require_runs(&rows, &[model()]).unwrap();
         assert!(column(&rows, "outcome").iter().all(|outcome| *outcome == "skipped"));
         assert_eq!(rows.len() - 1, ROUNDS * 2 * (1 + WAYS.len()));
     }

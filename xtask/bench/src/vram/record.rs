@@ -101,9 +101,11 @@ fn bullets(items: &[impl AsRef<str>]) -> String {
     items.join("\n")
 }
 
-const CAVEATS: [&str; 4] = [
+const CAVEATS: [&str; 5] = [
     "Percentages are of the peak device bytes of the same model's unlimited run, which is the one that losses, weights \
      and speed are compared with.",
+    "Bits are not compared where the plan chose another place of the optimizer (`memory.optimizer=auto`), which changes \
+     last digits.",
     "Tokens/s are those of the median step, the first one left out. A cell is measured once: small differences are \
      noise, and on a machine that does other work large ones are too.",
     "Moved per step and stall are means over the whole run, its start included; moved counts both directions.",

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use pager::{Limit, Policy, Recording};
 use pager_replay::{Elapsed, Machine, Pace, Replay, bound};
 
@@ -72,6 +72,12 @@ impl Rates {
 
 impl Simulation<'_> {
     pub(super) fn run(&self) -> Result<()> {
+        ensure!(
+            self.keep.is_none() || self.traces.len() == 1,
+            "--keep writes the step of one recording, and --simulate names {}: name one",
+            self.traces.len()
+        );
+        let claimed = self.out.map(|folder| records::claim(folder, &FILES)).transpose()?;
         let traces = if self.traces.is_empty() { committed()? } else { self.traces.to_vec() };
         let machine = self.rates.machine();
         let (mut rows, mut drawn, mut traffic) = (Vec::new(), Vec::new(), Vec::new());
@@ -104,20 +110,17 @@ impl Simulation<'_> {
         }
         println!("{table}");
 
-        let folder = match self.out {
-            Some(folder) => {
-                fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
-                folder.to_owned()
-            }
+        let folder = match claimed {
+            Some(folder) => folder,
             None => records::fresh_folder(&records::runs(), &records::today()?, "simulated")?,
         };
 
         let page = format!(
             "# Steps replayed under budgets\n\n`{}`{}. Raw data: [{CELLS}]({CELLS}).\n\n{table}\n{CAVEATS}",
-            command(),
+            records::command(),
             commit()
         );
-        let files = [(CELLS.to_owned(), csv::write(&cells(&rows))), ("README.md".to_owned(), page)];
+        let files = [(CELLS.to_owned(), csv::write(&cells(&rows))), (PAGE.to_owned(), page)];
         let on_disk = (!traffic.is_empty())
             .then(|| (disk_traffic::CELLS.to_owned(), csv::write(&disk_traffic::cells(&traffic))));
 
@@ -199,6 +202,10 @@ fn times(drawn: &[TimedStep], above_a_disk: bool) -> String {
 }
 
 const CELLS: &str = "simulation.csv";
+const PAGE: &str = "README.md";
+
+/// Any of them makes a folder a record.
+const FILES: [&str; 3] = [CELLS, PAGE, disk_traffic::CELLS];
 
 const CAVEATS: &str = "\
 Budgets are shares of what the step takes without one. *Second* is the first step after the one in which everything was
@@ -319,11 +326,6 @@ fn cells(rows: &[Row]) -> Vec<Vec<String>> {
     cells
 }
 
-fn command() -> String {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    format!("cargo xtask {}", arguments.join(" "))
-}
-
 /// Empty if git fails or the tree has changes.
 fn commit() -> String {
     let git =
@@ -374,6 +376,30 @@ mod tests {
             ),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_record_is_never_overwritten_and_one_step_is_kept_of_one_recording() {
+        let folder = std::env::temp_dir().join(format!("simulation-{}", std::process::id()));
+        let toy = workspace::root().join("backend-offload/pager/replay/traces/toy.trace");
+        let (out, kept) = (folder.join("record"), folder.join("kept.trace"));
+        let rates = Rates { link: None, memory: None, flops: None, host: None, disk: None };
+        let run = |traces: &[PathBuf], keep: Option<&Path>, out: Option<&Path>| {
+            let budgets = [Budget::Share(50.0)];
+            let simulation = Simulation { traces, budgets: &budgets, host_budget: None, rates, keep, out };
+            simulation.run().map_err(|error| error.to_string())
+        };
+        run(std::slice::from_ref(&toy), None, Some(&out)).unwrap();
+        let page = fs::read_to_string(out.join(PAGE)).unwrap();
+        let again = run(std::slice::from_ref(&toy), None, Some(&out)).unwrap_err();
+        let named = [&[toy.clone(), toy][..], &[]].map(|traces| run(traces, Some(&kept), None).unwrap_err());
+        let was_kept = kept.exists();
+        fs::remove_dir_all(&folder).unwrap();
+
+        assert!(page.contains("`cargo xtask") && page.contains("| toy | 50% = "), "{page}");
+        assert!(again.contains("never overwritten"), "{again}");
+        assert!(named[0].contains("names 2: name one") && named[1].contains("names 0"), "{named:?}");
+        assert!(!was_kept);
     }
 
     #[test]

@@ -79,11 +79,29 @@ summary! {
     least_in: Option<u64>,
     #[serde(skip)]
     joules_per_kilotoken: Option<f64>,
+    /// The plan's choices, which may follow the budget: the optimizer's place, the blocks that step on the device
+    /// nevertheless, and micro-batches that pass together.
+    #[serde(skip)]
+    optimizer_on: Option<String>,
+    #[serde(skip)]
+    device_blocks: Option<u64>,
+    #[serde(skip)]
+    together: Option<u64>,
 }
 
 impl Summary {
     pub(super) fn parse(printed: &str) -> Result<Self> {
         serde_json::from_str(printed.trim()).context("its output is no summary")
+    }
+
+    /// Whether both must have the same bits: another place of the optimizer has other last digits.
+    pub(super) fn is_comparable(&self, other: &Self) -> bool {
+        self.optimizer_on == other.optimizer_on && self.device_blocks == other.device_blocks
+    }
+
+    /// Whether both have the same operations in a step.
+    pub(super) fn has_steps_of(&self, other: &Self) -> bool {
+        self.is_comparable(other) && self.together == other.together
     }
 
     pub(super) fn bytes_per_step(&self) -> u64 {

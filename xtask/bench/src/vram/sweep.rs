@@ -47,7 +47,7 @@ pub(super) fn run(
     Ok(cells)
 }
 
-/// Why bounds are missing. Recordings are equal under all budgets that fit.
+/// Why bounds are missing. Recordings are equal under all budgets that fit and leave the plan's choices alone.
 fn note_bounds(
     trainer: &Trainer,
     model: &Model,
@@ -55,11 +55,12 @@ fn note_bounds(
     limited: &[String],
     limits: &Limits,
 ) -> Option<String> {
-    let fitting = || cells.iter().filter(|cell| cell.summary().is_some());
-    if !fitting().any(|cell| cell.limit.is_some()) {
+    let fitting = || cells.iter().filter_map(|cell| Some((cell.limit, cell.summary()?)));
+    if !fitting().any(|(limit, _)| limit.is_some()) {
         return None;
     }
-    let limit = fitting().map(|cell| cell.limit).max_by_key(|limit| limit.unwrap_or(u64::MAX))?;
+    let (limit, recorded) = fitting().max_by_key(|(limit, _)| limit.unwrap_or(u64::MAX))?;
+    let recorded = recorded.clone();
     let time = match limits.next() {
         Ok(time) => time,
         Err(reason) => return Some(reason),
@@ -68,13 +69,18 @@ fn note_bounds(
         Ok(step) => step,
         Err(error) => return Some(format!("{error:#}")),
     };
+    let mut others = Vec::new();
     for cell in cells {
-        if let (Outcome::Fits(run), Some(bytes)) = (&mut cell.outcome, cell.limit) {
+        let (Outcome::Fits(run), Some(bytes)) = (&mut cell.outcome, cell.limit) else { continue };
+        if run.has_steps_of(&recorded) {
             let least = bound(&step, bytes, ROUNDS)[ROUNDS - 1];
             (run.least_in, run.least_out) = (Some(least.bytes_in), Some(least.bytes_out));
+        } else {
+            others.push(cell.budget.to_string());
         }
     }
-    None
+    let others = (!others.is_empty()).then(|| others.join(", "));
+    others.map(|budgets| format!("the plan chose other steps than the recorded one at {budgets}"))
 }
 
 pub(super) fn cell_count(models: &[Model], budgets: &[Budget]) -> usize {
@@ -110,7 +116,7 @@ mod tests {
     use super::{
         super::{
             summary::tests::PRINTED,
-            trainer::tests::{StandIn, toy},
+            trainer::tests::{NO_ROOM, StandIn, toy},
         },
         *,
     };
@@ -123,7 +129,7 @@ mod tests {
             "for word; do case $word in memory.device_budget=*) budget=${{word#*=}};; memory.host_budget=7B) host=7;; esac; done\n\
              peak=${{budget%B}}; [ $peak = unlimited ] && peak=40000000 && host=${{host:-7}}\n\
              [ $host = 7 ] || exit 3\n\
-             if [ $peak -lt 15000000 ]; then echo 'train: no room' >&2; exit 1; fi\n\
+             if [ $peak -lt 15000000 ]; then echo 'train: {NO_ROOM}' >&2; exit 1; fi\n\
              cat <<END\n{summary}\nEND\n"
         )
     }
@@ -187,6 +193,22 @@ mod tests {
     }
 
     #[test]
+    fn a_budget_that_moves_the_optimizer_gets_no_bound_of_another_step() {
+        let journal = r#"mkdir -p "$7"
+place=device; [ $peak -lt 25000000 ] && place=host
+echo '{"kind": "start", "optimizer_on": "'$place'"}' >"$7/metrics.jsonl"
+cat <<END
+"#;
+        let script = recorded().replace("cat <<END\n", journal);
+        let cells = sweep("other-place", &script, &["75%", "50%"], &hour());
+        let least: Vec<_> =
+            cells.iter().map(|cell| cell.summary().is_some_and(|run| run.least_in.is_some())).collect();
+        assert_eq!(least, [false, true, false]);
+        let place = |cell: &Cell| cell.summary().and_then(|run| run.optimizer_on.clone()).unwrap();
+        assert_eq!(cells.iter().map(place).collect::<Vec<_>>(), ["device", "device", "host"]);
+    }
+
+    #[test]
     fn a_step_that_cannot_be_recorded_leaves_cells_without_a_bound() {
         let cells = sweep("no-trace", &fits_above_15_mb(), &["50%"], &hour());
         assert_eq!(cells[1].summary().map(|run| run.least_in), Some(None));
@@ -194,7 +216,8 @@ mod tests {
 
     #[test]
     fn without_an_unlimited_run_shares_are_skipped_and_bytes_still_measured() {
-        let script = fits_above_15_mb().replace("&& peak=40000000", "&& exit 1");
+        let refused = format!("&& echo 'train: {NO_ROOM}' >&2 && exit 1");
+        let script = fits_above_15_mb().replace("&& peak=40000000", &refused);
         let cells = sweep("no-reference", &script, &["50%", "20MB"], &hour());
         let names: Vec<_> = cells.iter().map(|cell| cell.outcome.name()).collect();
         assert_eq!(names, ["does not fit", "skipped", "fits"]);

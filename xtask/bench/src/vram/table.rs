@@ -62,6 +62,7 @@ fn measured(run: &Summary, reference: Option<&Summary>, is_limited: bool) -> [St
         None => NOTHING,
         Some(_) if !is_limited => "reference",
         Some(reference) if key(reference) == key(run) => "equal",
+        Some(reference) if !run.is_comparable(reference) => "not compared",
         Some(_) => "differ",
     };
     let ratio = reference.map(|reference| format!("{:.2}", ratio(run, reference)));
@@ -139,6 +140,33 @@ pub(super) fn reasons(cells: &[Cell]) -> Vec<String> {
     cells.iter().filter_map(line).collect()
 }
 
+/// What a budget must not do: change bits, or be exceeded.
+pub(super) fn faults(cells: &[Cell]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for cell in cells {
+        let (Some(run), Cell { model, budget, .. }) = (cell.summary(), cell) else { continue };
+        let mut own = cells.iter().filter(|other| other.model == *model);
+        let first = own.find_map(|other| {
+            let first = other.summary().filter(|first| run.is_comparable(first))?;
+            Some((first, other.budget))
+        });
+        if let Some((first, at)) = first {
+            let digests = [
+                ("losses", &run.losses_sha256, &first.losses_sha256),
+                ("weights", &run.weights_sha256, &first.weights_sha256),
+            ];
+            for (what, ..) in digests.into_iter().filter(|(_, own, first)| own != first) {
+                faults.push(format!("{what} of {model} at {budget} differ from those at {at}"));
+            }
+        }
+        let peak = run.peak_device_bytes;
+        if let Some(limit) = cell.limit.filter(|limit| peak > *limit) {
+            faults.push(format!("{model} at {budget} had {peak} bytes on the device, more than {limit}"));
+        }
+    }
+    faults
+}
+
 pub(super) fn short(cell: &Cell, cells: &[Cell]) -> String {
     match &cell.outcome {
         Outcome::Fits(run) => {
@@ -193,6 +221,40 @@ mod tests {
         let Outcome::Fits(run) = &mut cells[1].outcome else { unreachable!("the second one fits") };
         run.weights_sha256 = "cc".to_owned();
         assert!(markdown(&cells).lines().nth(3).unwrap().ends_with("| equal | differ |"));
+    }
+
+    fn fitting(cells: &mut [Cell], at: usize) -> &mut Summary {
+        let Outcome::Fits(run) = &mut cells[at].outcome else { unreachable!("it fits") };
+        run
+    }
+
+    #[test]
+    fn bits_that_a_budget_changes_and_peaks_above_it_are_faults() {
+        let mut cells = three();
+        assert_eq!(faults(&cells), [""; 0]);
+        let run = fitting(&mut cells, 1);
+        (run.weights_sha256, run.peak_device_bytes) = ("cc".to_owned(), 20_000_001);
+        assert_eq!(
+            faults(&cells),
+            [
+                "weights of toy at 50% differ from those at unlimited",
+                "toy at 50% had 20000001 bytes on the device, more than 20000000"
+            ]
+        );
+        // Without that run, budgets are compared with each other.
+        cells[0].outcome = Outcome::DoesNotFit("no room".to_owned());
+        cells.push(three().swap_remove(1));
+        let expected = "weights of toy at 50% differ from those at 50%";
+        assert_eq!(faults(&cells).last().map(String::as_str), Some(expected));
+    }
+
+    #[test]
+    fn another_place_of_the_optimizer_has_other_last_digits_and_is_not_compared() {
+        let mut cells = three();
+        let run = fitting(&mut cells, 1);
+        (run.optimizer_on, run.weights_sha256) = (Some("host".to_owned()), "cc".to_owned());
+        assert!(markdown(&cells).lines().nth(3).unwrap().ends_with("| equal | not compared |"));
+        assert_eq!(faults(&cells), [""; 0]);
     }
 
     #[test]

@@ -42,8 +42,11 @@ const RECORDED: &str = "train.steps=4";
 
 const RUN: &str = "run";
 
-/// They would override settings or cost time.
-const WITHHELD: [&str; 3] = ["OFFLOAD_DEVICE_BUDGET", "OFFLOAD_HOST_BUDGET", "OFFLOAD_PARANOID"];
+/// In the run's folder.
+const JOURNAL: &str = "metrics.jsonl";
+
+/// Variables of the adapter override settings, cost time or change what is measured.
+const WITHHELD: &str = "OFFLOAD_";
 
 impl Trainer {
     pub(crate) fn get(given: Option<&Path>, device: &str) -> Result<Self> {
@@ -68,7 +71,8 @@ impl Trainer {
     }
 
     fn new(program: Invocation, origin: String, device: &str, scratch: PathBuf) -> Self {
-        Self { origin, program: program.withhold(&WITHHELD), device: device.to_owned(), scratch, gpu: None }
+        let program = program.withhold_all(WITHHELD);
+        Self { origin, program, device: device.to_owned(), scratch, gpu: None }
     }
 
     pub(crate) fn launched(&self, by: impl FnOnce(&[String]) -> Result<Invocation>) -> Result<Self> {
@@ -79,7 +83,7 @@ impl Trainer {
     pub(crate) fn timed(&self, model: &Model, time: Duration) -> Result<Timed> {
         self.in_scratch(|scratch| match self.run(self.program.clone(), model, None, &[], scratch, time)? {
             Outcome::Fits(run) => {
-                let journal = fs::read_to_string(scratch.join(RUN).join("metrics.jsonl"));
+                let journal = fs::read_to_string(scratch.join(RUN).join(JOURNAL));
                 let fastest = fastest_step(&journal.context("reading the trainer's journal")?)?;
                 Ok(Timed { parameters: run.parameters, step_seconds: fastest, weights: run.weights_sha256 })
             }
@@ -149,10 +153,13 @@ impl Trainer {
                 meter.look(said, || gpu.joules().ok());
             }
         };
-        let mut outcome = judge(&process::run_watched(&program, "train", scratch, time, look)?, time, &run);
+        let ended = process::run_watched(&program, "train", scratch, time, look)?;
+        let mut outcome = judge(&ended, time, &run);
         if let Outcome::Fits(summary) = &mut outcome {
             let per_step = summary.tokens as f64 / summary.steps.max(1) as f64;
             summary.joules_per_kilotoken = meter.per_kilotoken(per_step);
+            let journal = fs::read_to_string(Path::new(&run).join(JOURNAL)).unwrap_or_default();
+            note_choices(summary, &journal, &ended.said);
         }
         Ok(outcome)
     }
@@ -202,6 +209,22 @@ fn build(target: &Path, device: &str) -> Result<PathBuf> {
 /// The plan's refusal; other exits with code 2 are bad input.
 const PLAN_REFUSES: &str = "this run cannot work here";
 
+/// In errors of missing memory, as the adapter prints them; other exits with code 1 say nothing about memory.
+const MISSING_MEMORY: [&str; 5] = [
+    "needs more device memory at once than the budget allows",
+    "would push blocks to the host, whose budget is used up",
+    "of host memory are wanted and",
+    "was refused device memory by the driver although the budget allows it",
+    "the device binds at most",
+];
+
+/// In errors of CUDA's driver.
+const OUT_OF_MEMORY: &str = "out of memory";
+
+fn lacks_memory(complaint: &str) -> bool {
+    MISSING_MEMORY.iter().chain([&OUT_OF_MEMORY]).any(|said| complaint.contains(said))
+}
+
 fn judge(ended: &Ended, time: Duration, run: &str) -> Outcome {
     let complaint = ended.complaint.replace(run, "DIR");
     let Some(status) = ended.status else {
@@ -212,12 +235,25 @@ fn judge(ended: &Ended, time: Duration, run: &str) -> Outcome {
             Ok(summary) => Outcome::Fits(Box::new(summary)),
             Err(error) => Outcome::Failed(format!("{error:#}")),
         },
-        Some(1) => Outcome::DoesNotFit(complaint),
+        Some(1) if lacks_memory(&complaint) => Outcome::DoesNotFit(complaint),
         Some(2) if complaint.starts_with(PLAN_REFUSES) => Outcome::DoesNotFit(complaint),
         Some(_) => Outcome::Failed(format!("{status}: {complaint}")),
         None => Outcome::Killed(status.to_string()),
     }
 }
+
+/// The plan prints a group of micro-batches, and nothing of single ones.
+fn note_choices(summary: &mut Summary, journal: &str, said: &str) {
+    let mut lines = journal.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    if let Some(start) = lines.find(|line| line["kind"] == "start") {
+        summary.optimizer_on = start["optimizer_on"].as_str().map(str::to_owned);
+        summary.device_blocks = start["device_blocks"].as_u64();
+    }
+    let before = said.split_once(TOGETHER).map(|(before, _)| before);
+    summary.together = before.and_then(|before| before.rsplit(' ').next()?.parse().ok());
+}
+
+const TOGETHER: &str = " micro-batches together";
 
 fn fastest_step(journal: &str) -> Result<f64> {
     let lines = journal.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>();
@@ -237,6 +273,8 @@ pub(super) mod tests {
     use serde_json::json;
 
     use super::{super::summary::tests::PRINTED, *};
+
+    pub(in super::super) const NO_ROOM: &str = "mul needs more device memory at once than the budget allows";
 
     pub(in super::super) struct StandIn {
         pub(in super::super) trainer: Trainer,
@@ -280,9 +318,19 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn exit_code_1_means_it_does_not_fit() {
-        let script = "echo 'step 1' >&2\necho \"train: step 1 in $7: no room\" >&2\nexit 1\n";
-        assert_eq!(outcome("no-room", script), Outcome::DoesNotFit("step 1 in DIR: no room".to_owned()));
+    fn exit_code_1_for_want_of_memory_means_it_does_not_fit() {
+        let script = format!("echo 'step 1' >&2\necho \"train: step 1 in $7: {NO_ROOM}\" >&2\nexit 1\n");
+        let reason = format!("step 1 in DIR: {NO_ROOM}");
+        assert_eq!(outcome("no-room", &script), Outcome::DoesNotFit(reason));
+    }
+
+    #[test]
+    fn errors_of_missing_memory_are_known_by_what_the_adapter_prints() {
+        let page = workspace::root().join("docs/reference/errors.md");
+        let page = fs::read_to_string(page).unwrap();
+        for said in MISSING_MEMORY {
+            assert!(page.contains(said), "`{said}` is in no message");
+        }
     }
 
     #[test]
@@ -300,12 +348,45 @@ pub(super) mod tests {
         };
         let bad_input = failed("bad-input", "echo 'train: unknown key' >&2; exit 2");
         assert_eq!(bad_input, "exit status: 2: unknown key");
+        let other_error = failed("other-error", "echo 'train: writing model: No such file' >&2; exit 1");
+        assert_eq!(other_error, "exit status: 1: writing model: No such file");
         assert!(failed("silent", "exit 0").starts_with("it printed no JSON"));
         assert!(failed("cut-off", "echo '{\"outcome\": '").starts_with("it printed no JSON"));
         let stopped = failed("stopped", &finishing(&PRINTED.replace("\"done\"", "\"interrupted\"")));
         assert_eq!(stopped, "its outcome is \"interrupted\", not \"done\"");
         let other = failed("other-json", &finishing("{\"outcome\": \"done\"}"));
         assert!(other.contains("missing field"), "{other}");
+    }
+
+    #[test]
+    fn choices_of_the_plan_come_from_the_journal_and_the_printed_plan() {
+        let mut run = Summary::parse(PRINTED).unwrap();
+        let journal =
+            "{\"kind\": \"start\", \"optimizer_on\": \"host\", \"device_blocks\": 3}\n{\"kind\": \"step\"}\n";
+        note_choices(&mut run, journal, "tokens  8 per step (4 × 8 of 16, 4 micro-batches together), 9\n");
+        let choices = (run.optimizer_on.as_deref(), run.device_blocks, run.together);
+        assert_eq!(choices, (Some("host"), Some(3), Some(4)));
+        note_choices(&mut run, "", "tokens  8 per step (8 of 16), 9\n");
+        assert_eq!(run.together, None);
+        let plan = fs::read_to_string(workspace::root().join("train/src/plan/table.rs")).unwrap();
+        assert!(plan.contains(TOGETHER));
+    }
+
+    #[test]
+    fn no_variable_of_the_adapter_reaches_the_trainer() {
+        const NAME: &str = "OFFLOAD_OVERLAP";
+        if std::env::var_os(NAME).is_none() {
+            // Only another process can have it.
+            let program = std::env::current_exe().unwrap();
+            let test = "vram::trainer::tests::no_variable_of_the_adapter_reaches_the_trainer";
+            let again = Invocation::new(program.to_string_lossy()).arguments(["--exact", test]);
+            let said = again.environment(NAME, "0").output(Path::new(".")).unwrap();
+            assert!(said.contains("1 passed"), "{said}");
+            return;
+        }
+        let script = format!("[ -z \"${{{NAME}+set}}\" ] || exit 3\n{}", finishing(PRINTED));
+        let outcome = outcome("withheld", &script);
+        assert!(outcome.summary().is_some(), "{outcome:?}");
     }
 
     #[test]
@@ -380,9 +461,9 @@ pub(super) mod tests {
 
     #[test]
     fn a_run_that_does_not_fit_gives_its_reason_instead_of_a_speed() {
-        let stand_in = StandIn::new("no-speed", "echo 'train: no room' >&2\nexit 1\n");
+        let stand_in = StandIn::new("no-speed", &format!("echo 'train: {NO_ROOM}' >&2\nexit 1\n"));
         let error = stand_in.trainer.timed(&toy(), Duration::from_mins(1)).unwrap_err();
-        assert_eq!(error.to_string(), "toy does not fit: no room");
+        assert_eq!(error.to_string(), format!("toy does not fit: {NO_ROOM}"));
     }
 
     #[test]
