@@ -1,5 +1,6 @@
 //! Conversations: encoding with a loss mask, and a generated corpus.
 
+mod chatml;
 mod conversation;
 pub mod dialogues;
 pub(crate) mod format;

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 
 use super::{
+    chatml::PlainChatMl,
     format::ChatFormat,
     message::{Message, Role},
 };
@@ -66,7 +67,8 @@ impl PublishedFormat {
     pub(crate) fn recognised(source: &str) -> Option<Self> {
         let quoted = source.replace('\'', "\"");
         let has = |marks: &[&str]| marks.iter().all(|mark| quoted.contains(mark));
-        let family = if has(&["<|im_start|>", "<|im_end|>"]) && is_plain_chatml(source) {
+        let chatml = has(&["<|im_start|>", "<|im_end|>"]).then(|| PlainChatMl::recognised(source)).flatten();
+        let family = if chatml.is_some() {
             Family::ChatMl
         } else if has(&["<|im_start|>", "<|im_end|>", "## Metadata", "Reasoning Mode: "]) {
             Family::SmolLm3
@@ -89,7 +91,7 @@ impl PublishedFormat {
         Some(Self {
             family,
             opens: !matches!(family, Family::ChatMl | Family::SmolLm3) || has(&["bos_token"]),
-            default_system: (family == Family::ChatMl).then(|| default_system(source)).flatten(),
+            default_system: chatml.and_then(|chatml| chatml.default_system),
             thinks: family == Family::ChatMl && has(&["<think>", "enable_thinking"]),
             is_dated: has(&["Cutting Knowledge Date: December 2023"]),
         })
@@ -256,29 +258,11 @@ fn written_with_thought(answer: &str, is_last: bool) -> Cow<'_, str> {
     }
 }
 
-/// Phi-4 adds `<|im_sep|>`, and `SmolLM3` a head.
-fn is_plain_chatml(source: &str) -> bool {
-    let mut marks = source.split("<|im_").skip(1);
-    marks.all(|mark| mark.starts_with("start|>") || mark.starts_with("end|>"))
-        && !source.contains("## Metadata")
-}
-
-fn default_system(source: &str) -> Option<String> {
-    let quoted = |opening: &str| {
-        source.split(opening).skip(1).find_map(|rest| {
-            let text = &rest[..rest.find("<|im_end|>")?];
-            let is_text = !text.is_empty() && !text.contains(['\'', '"', '{', '}', '+']);
-            is_text.then(|| text.to_owned())
-        })
-    };
-    quoted("<|im_start|>system\\n").or_else(|| quoted("<|im_start|>system\n"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const CHATML: &str = "{% set x = 1 %}<|im_start|>system\\n' + m + '<|im_end|>";
+    const CHATML: &str = "{% set x = 1 %}{{ '<|im_start|>system\\n' + m + '<|im_end|>' }}";
 
     fn rendered(source: &str, prompt: bool) -> String {
         let format = PublishedFormat::recognised(source).expect("a known format");
@@ -303,7 +287,7 @@ mod tests {
 
     #[test]
     fn qwens_conversations_have_its_default_system_message() {
-        let source = format!("{CHATML} '<|im_start|>system\\nYou are Qwen.<|im_end|>\\n'");
+        let source = format!("{CHATML}{{{{ '<|im_start|>system\\nYou are Qwen.<|im_end|>\\n' }}}}");
         assert_eq!(
             rendered(&source, true),
             "<|im_start|>system\n Be brief. <|im_end|>\n<|im_start|>user\nHi <|im_end|>\n<|im_start|>assistant\n \
@@ -411,6 +395,7 @@ mod tests {
             "<|im_start|> <|im_end|> ## Metadata",
             "'[INST] ' + m + ' [/INST]' eos_token",
             "<|im_start|><|im_sep|><|im_end|>",
+            "{{ '<|im_end|>\\n<|im_start|>assistant\\n<think>\\n' }}",
         ] {
             assert_eq!(PublishedFormat::recognised(source), None, "{source}");
         }

@@ -49,6 +49,10 @@ impl Pipeline {
         text.len() <= self.longest
     }
 
+    pub(crate) fn unknown(&self) -> Option<u32> {
+        self.unknown
+    }
+
     pub(crate) fn encode(
         &self,
         text: &str,

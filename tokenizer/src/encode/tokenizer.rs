@@ -21,6 +21,7 @@ use crate::{
         config::{Config, Template, Token},
         definition::{AddedToken, Definition, Model, SpelledMerge, Vocabulary},
         limits,
+        opening::{opening, opens_texts},
         problem::Problem,
     },
 };
@@ -44,12 +45,19 @@ pub struct Tokenizer {
     pub(crate) spellings: Option<Spellings>,
     specials: SpecialTokens,
     size: u32,
-    bos: Option<u32>,
-    eos: Option<u32>,
+    ends: Ends,
     json: Vec<u8>,
     fingerprint: Fingerprint,
     config: Config,
     pub(crate) chat: Option<ChatTemplate>,
+}
+
+/// Tokens at the ends of texts.
+#[derive(Debug)]
+struct Ends {
+    bos: Option<u32>,
+    eos: Option<u32>,
+    opens_texts: bool,
 }
 
 impl Tokenizer {
@@ -99,13 +107,14 @@ impl Tokenizer {
         let eos =
             first_of(config.eos_token.as_ref().map(Token::text), ["<|assistant_end|>", "<|endoftext|>"]);
 
-        let chat = config.template().map(|template| {
-            let text = |id: Option<u32>| id.and_then(|id| specials.text(id)).unwrap_or_default().to_owned();
-            ChatTemplate::new(template.to_owned(), text(bos), text(eos))
-        });
+        let text = |id: Option<u32>| id.and_then(|id| specials.text(id)).unwrap_or_default().to_owned();
+        let opens_texts = bos.is_some() && opens_texts(definition, &config, &text(bos));
+        let ends = Ends { bos, eos, opens_texts };
+        let chat =
+            config.template().map(|template| ChatTemplate::new(template.to_owned(), text(bos), text(eos)));
 
         let fingerprint = Fingerprint::of(&json);
-        Ok(Self { kind, spellings, specials, size, bos, eos, json, fingerprint, config, chat })
+        Ok(Self { kind, spellings, specials, size, ends, json, fingerprint, config, chat })
     }
 
     /// Without a template, adds that of the chat format whose control tokens it knows; else our own and, after the last
@@ -174,6 +183,26 @@ impl Tokenizer {
         self.size
     }
 
+    /// Rows that an embedding needs. Control tokens at the end count only if a text or a conversation gets them: some
+    /// published vocabularies end with those of larger models.
+    pub fn least_rows(&self) -> u32 {
+        let unknown = match &self.kind {
+            Kind::Pipeline(pipeline) => pipeline.unknown(),
+            Kind::Bytes | Kind::Characters(_) | Kind::ByteBpe(_) => None,
+        };
+        let is_written = |id: u32, text: &str| {
+            [self.ends.bos, self.ends.eos, unknown].contains(&Some(id))
+                || self.config.template().is_some_and(|template| template.contains(text))
+        };
+        let mut rows = self.size;
+        while let Some(last) = rows.checked_sub(1)
+            && self.specials.text(last).is_some_and(|text| !is_written(last, text))
+        {
+            rows = last;
+        }
+        rows
+    }
+
     /// The control tokens.
     pub fn specials(&self) -> &SpecialTokens {
         &self.specials
@@ -181,12 +210,23 @@ impl Tokenizer {
 
     /// Opens documents.
     pub fn bos(&self) -> Option<u32> {
-        self.bos
+        self.ends.bos
+    }
+
+    /// Whether [`bos`](Self::bos) opens texts to continue, too. Some published vocabularies write it between documents
+    /// only.
+    pub fn opens_texts(&self) -> bool {
+        self.ends.opens_texts
+    }
+
+    /// The token that the post-processor of `tokenizer.json` puts before a text. Parses the file again.
+    pub fn written_opening(&self) -> Option<String> {
+        opening(self.definition().post_processor.as_ref()?).map(str::to_owned)
     }
 
     /// Ends generation.
     pub fn eos(&self) -> Option<u32> {
-        self.eos
+        self.ends.eos
     }
 
     /// Closes documents of text. `None` where [`bos`](Self::bos) does, by opening the next, or where the vocabulary
@@ -194,9 +234,11 @@ impl Tokenizer {
     pub fn end_of_text(&self) -> Option<u32> {
         let ends = self.answers_end();
         let closes = |id: &u32| {
-            Some(*id) != self.bos && Some(*id) != ends && self.specials.text(*id) != Some("<|assistant_end|>")
+            Some(*id) != self.ends.bos
+                && Some(*id) != ends
+                && self.specials.text(*id) != Some("<|assistant_end|>")
         };
-        self.eos.filter(closes)
+        self.ends.eos.filter(closes)
     }
 
     fn answers_end(&self) -> Option<u32> {
@@ -207,7 +249,7 @@ impl Tokenizer {
     /// Ends of an answer, each once: the chat format's, the text's, and the token that opens a text.
     pub fn ends_of_answers(&self) -> Vec<u32> {
         let mut ends = Vec::new();
-        for id in [self.answers_end(), self.eos, self.bos].into_iter().flatten() {
+        for id in [self.answers_end(), self.ends.eos, self.ends.bos].into_iter().flatten() {
             if !ends.contains(&id) {
                 ends.push(id);
             }

@@ -1,6 +1,6 @@
 //! `tokenizer_config.json`: opening and closing tokens, and the chat template.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::encode::special::SpecialTokens;
 
@@ -39,7 +39,7 @@ pub(crate) struct Config {
 }
 
 /// A text, or the object of older files.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Token {
     Text(String),
@@ -68,6 +68,13 @@ impl Token {
     }
 }
 
+/// As text: `transformers` refuses an object without the fields that are not read here.
+impl Serialize for Token {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.text())
+    }
+}
+
 impl Template {
     fn default_text(&self) -> Option<&str> {
         match self {
@@ -82,6 +89,17 @@ impl Template {
 impl Config {
     pub(crate) fn template(&self) -> Option<&str> {
         self.chat_template.as_ref().and_then(Template::default_text)
+    }
+
+    /// Whether texts are opened, if the file says so.
+    pub(crate) fn adds_bos(&self) -> Option<bool> {
+        self.rest.get("add_bos_token")?.as_bool()
+    }
+
+    /// Ids of listed tokens.
+    pub(crate) fn added_ids(&self) -> impl Iterator<Item = u32> {
+        let listed = self.rest.get("added_tokens_decoder").and_then(serde_json::Value::as_object);
+        listed.into_iter().flatten().filter_map(|(id, _)| id.parse().ok())
     }
 
     pub(crate) fn for_specials(specials: &SpecialTokens) -> Self {
@@ -101,5 +119,25 @@ impl Config {
         let mut json = serde_json::to_vec_pretty(self).expect("strings and flags always serialise");
         json.push(b'\n');
         json
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn an_object_of_a_special_token_is_saved_as_its_text() {
+        let added = |text: &str| json!({ "__type": "AddedToken", "content": text, "lstrip": false });
+        let older = json!({ "bos_token": added("<s>"), "eos_token": "</s>", "pad_token": added("<pad>") });
+        let config: Config = serde_json::from_value(older).expect("valid");
+        let saved: Value = serde_json::from_slice(&config.to_json()).expect("JSON");
+        assert_eq!(
+            saved,
+            json!({ "bos_token": "<s>", "eos_token": "</s>", "pad_token": added("<pad>") }),
+            "fields that are not read keep their objects"
+        );
     }
 }

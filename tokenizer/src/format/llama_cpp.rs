@@ -54,16 +54,17 @@ const BYTE: i32 = 6;
 const BLANK: &str = "▁";
 
 impl Tokenizer {
-    /// The vocabulary for a model with `rows` tokens, perhaps more than it has.
+    /// The vocabulary for a model with `rows` tokens, perhaps more than it has. Without control tokens beyond them that
+    /// nothing writes.
     pub fn llama_cpp(&self, rows: usize) -> Result<LlamaCpp, NotInLlamaCpp> {
         let mut definition = self.definition();
         for token in &mut definition.added_tokens {
             token.special |= self.specials().contains(token.id);
         }
         let byte_level = byte_level(&definition)?;
-        let (tokens, kinds) = spellings(&definition, rows.max(self.vocab_size() as usize));
+        let (tokens, kinds) = spellings(&definition, rows.max(self.least_rows() as usize));
         let chat_template = self.chat_template().map(str::to_owned);
-        let opens_texts = self.bos().is_some() && opens_texts(definition.post_processor.as_ref());
+        let opens_texts = self.opens_texts();
 
         Ok(match byte_level {
             Some(pattern) => LlamaCpp {
@@ -140,7 +141,8 @@ fn spellings(definition: &Definition, rows: usize) -> (Vec<String>, Vec<i32>) {
     let mut tokens: Vec<String> = (0..rows).map(|id| format!("[PAD{id}]")).collect();
     let mut kinds = vec![UNUSED; rows];
     let mut put = |id: u32, text: &str, kind| {
-        text.clone_into(&mut tokens[id as usize]);
+        let Some(token) = tokens.get_mut(id as usize) else { return };
+        text.clone_into(token);
         kinds[id as usize] = kind;
     };
 
@@ -226,15 +228,6 @@ fn adds_space(definition: &Definition) -> bool {
     normalizer.chain(pre_tokenizer).any(|step| prepends(&step))
 }
 
-/// This crate opens documents where the file says nothing else.
-fn opens_texts(post_processor: Option<&Value>) -> bool {
-    let Some(step) = post_processor.filter(|step| !step.is_null()) else { return true };
-    match step["processors"].as_array() {
-        Some(steps) => steps.iter().any(|step| opens_texts(Some(step))),
-        None => step["single"][0].get("SpecialToken").is_some(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -292,6 +285,21 @@ mod tests {
         assert_eq!(found.kinds, [NORMAL, NORMAL, NORMAL, CONTROL, USER_DEFINED, UNUSED]);
         assert_eq!(found.merges, Some(vec!["a b".to_owned()]));
         assert!(!found.opens_texts, "no control token opens texts");
+    }
+
+    #[test]
+    fn control_tokens_of_larger_models_take_no_row() {
+        let definition = json!({
+            "pre_tokenizer": split(Pattern::Digits1),
+            "added_tokens": [
+                { "id": 1, "content": "<s>", "special": true }, { "id": 2, "content": "<image>", "special": true }
+            ],
+            "model": { "type": "BPE", "vocab": { "a": 0 }, "merges": [] },
+        });
+        let found = Tokenizer::from_json(definition.to_string().as_bytes()).expect("a tokenizer");
+        let found = found.llama_cpp(2).unwrap();
+        assert_eq!(found.tokens, ["a", "<s>"]);
+        assert_eq!(found.kinds, [NORMAL, CONTROL]);
     }
 
     #[test]

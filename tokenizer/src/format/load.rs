@@ -1,6 +1,6 @@
 //! Finds and reads a tokenizer's files.
 
-use std::{fs, io::ErrorKind, path::Path};
+use std::{collections::HashSet, fs, io::ErrorKind, path::Path};
 
 use crate::{
     encode::{
@@ -17,6 +17,9 @@ use crate::{
     },
     regular,
 };
+
+const VOCAB: &str = "vocab.json";
+const MERGES: &str = "merges.txt";
 
 impl Tokenizer {
     /// Loads `tokenizer.json`, or a folder with it or with GPT-2's `vocab.json` and `merges.txt`. A
@@ -35,9 +38,8 @@ impl Tokenizer {
         if json.exists() {
             return load_json(&json, read_config(path)?);
         }
-        let (vocab, merges) = (path.join("vocab.json"), path.join("merges.txt"));
-        if vocab.exists() && merges.exists() {
-            return load_gpt2(&vocab, &merges, read_config(path)?);
+        if path.join(VOCAB).exists() && path.join(MERGES).exists() {
+            return load_gpt2(path, read_config(path)?);
         }
         Err(Error::NoTokenizer { path: path.to_owned() })
     }
@@ -56,14 +58,16 @@ fn load_json(path: &Path, config: Config) -> Result<Tokenizer, Error> {
 }
 
 /// GPT-2's vocabulary does not mark `<|endoftext|>`, its only control token.
-fn load_gpt2(vocab_path: &Path, merges_path: &Path, config: Config) -> Result<Tokenizer, Error> {
+fn load_gpt2(folder: &Path, config: Config) -> Result<Tokenizer, Error> {
     let at = |path: &Path| {
         let path = path.to_owned();
         move |problem| Error::Tokenizer { path, problem }
     };
+    let (vocab_path, merges_path) = (&folder.join(VOCAB), &folder.join(MERGES));
     let json = regular::read(vocab_path, limits::FILE_BYTES)?;
     let vocabulary: Vocabulary =
         serde_json::from_slice(&json).map_err(Problem::Json).map_err(at(vocab_path))?;
+    check_gpt2(folder, &config, &vocabulary)?;
     let merges = parse_merges(&regular::read(merges_path, limits::FILE_BYTES)?).map_err(at(merges_path))?;
     let end = vocabulary.0.iter().find(|(token, _)| token == "<|endoftext|>");
     let end = end.map(|(token, id)| SpecialToken { text: token.clone(), id: *id });
@@ -73,6 +77,28 @@ fn load_gpt2(vocab_path: &Path, merges_path: &Path, config: Config) -> Result<To
     Definition::parse(&json)
         .and_then(|definition| Tokenizer::new(&definition, json, config))
         .map_err(at(merges_path))
+}
+
+/// Refuses the files of another tokenizer: they hold neither its pattern nor all its tokens.
+fn check_gpt2(folder: &Path, config: &Config, vocabulary: &Vocabulary) -> Result<(), Error> {
+    let path = folder.join("added_tokens.json");
+    let added: Vocabulary = match read_if_there(&path)? {
+        None => Vocabulary::default(),
+        Some(json) => serde_json::from_slice(&json)
+            .map_err(|error| Error::Tokenizer { path, problem: Problem::Json(error) })?,
+    };
+    let known: HashSet<u32> = vocabulary.0.iter().map(|(_, id)| *id).collect();
+    let mut listed = added.0.iter().map(|(_, id)| *id).chain(config.added_ids());
+
+    let class = config.tokenizer_class.as_deref().unwrap_or("GPT2Tokenizer");
+    let reason = if !["GPT2Tokenizer", "GPT2TokenizerFast"].contains(&class) {
+        format!("this tokenizer's class is `{class}`")
+    } else if let Some(id) = listed.find(|id| !known.contains(id)) {
+        format!("{VOCAB} lacks the added token {id}")
+    } else {
+        return Ok(());
+    };
+    Err(Error::Tokenizer { path: folder.to_owned(), problem: Problem::NotGpt2(reason) })
 }
 
 fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {

@@ -7,6 +7,7 @@ mod growth;
 pub mod limits;
 mod llama_cpp;
 mod load;
+pub(crate) mod opening;
 pub(crate) mod problem;
 
 pub use llama_cpp::{LlamaCpp, NotInLlamaCpp};

@@ -58,6 +58,12 @@ pub enum Problem {
     /// A malformed line of `merges.txt`.
     #[error("line {0} is not two tokens with one blank between")]
     MergeLine(usize),
+    /// Another tokenizer's `vocab.json` and `merges.txt`.
+    #[error(
+        "vocab.json with merges.txt is read as GPT-2's alone, and {0}; save tokenizer.json beside them by \
+         `AutoTokenizer.from_pretrained(FOLDER, use_fast=True).save_pretrained(FOLDER)`"
+    )]
+    NotGpt2(String),
     /// A merge of plain text into a control token.
     #[error("merge {at} makes the control token `{token}`; plain text must never become one")]
     MergeMakesControlToken {

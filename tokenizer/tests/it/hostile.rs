@@ -303,3 +303,38 @@ fn merges_txt_is_read_line_by_line_within_limits() {
         }
     }
 }
+
+#[test]
+fn another_tokenizers_vocab_and_merges_are_not_taken_for_gpt_2s() {
+    let load = |(name, contents): &(&str, Value)| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("writing");
+        write("vocab.json", &trained()["model"]["vocab"].to_string());
+        write("merges.txt", "h e\n");
+        write(name, &contents.to_string());
+        Tokenizer::load(folder.path())
+    };
+
+    let class = |name: &str| ("tokenizer_config.json", json!({ "tokenizer_class": name }));
+    let decoder = |tokens: Value| ("tokenizer_config.json", json!({ "added_tokens_decoder": tokens }));
+    for known in [
+        class("GPT2Tokenizer"),
+        class("GPT2TokenizerFast"),
+        decoder(json!({ "7": { "content": "x" } })),
+        ("added_tokens.json", json!({ "x": 7 })),
+    ] {
+        load(&known).unwrap_or_else(|error| panic!("{known:?}: {error}"));
+    }
+    for (other, part) in [
+        (class("Qwen2Tokenizer"), "class is `Qwen2Tokenizer`"),
+        (decoder(json!({ "151645": { "content": "<|im_end|>" } })), "lacks the added token 151645"),
+        (("added_tokens.json", json!({ "<|im_start|>": 151_644 })), "lacks the added token 151644"),
+    ] {
+        match load(&other) {
+            Err(Error::Tokenizer { problem: Problem::NotGpt2(reason), .. }) => {
+                assert!(reason.contains(part), "{reason}");
+            }
+            loaded => panic!("{other:?}: {loaded:?}"),
+        }
+    }
+}

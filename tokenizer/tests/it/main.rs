@@ -1,6 +1,7 @@
 //! Integration tests, in one binary.
 
 mod chat;
+mod control_tokens;
 mod corpus;
 mod dataset;
 mod errors;

@@ -169,13 +169,16 @@ fn describe_control_tokens(folder: &Path, tokenizer: &Tokenizer) -> anyhow::Resu
     Description { path: folder.join("generation_config.json"), fields }.write()?;
 
     let mut words = Description::read(folder.join("tokenizer_config.json"))?;
-    let mut pieces = Description::read(folder.join("tokenizer.json"))?;
-    let opened = bos.filter(|_| pieces.fields["post_processor"].is_null());
-    if let (Some(id), Some(text)) = (opened, words.fields["bos_token"].as_str()) {
-        pieces.fields["post_processor"] = opening_with(text, id);
-        pieces.write()?;
+    words.fields["add_bos_token"] = json!(tokenizer.opens_texts());
+    let opening = bos.filter(|_| tokenizer.opens_texts());
+    if let Some((id, text)) = opening.and_then(|id| Some((id, tokenizer.specials().text(id)?))) {
+        words.fields["bos_token"] = json!(text);
+        if tokenizer.written_opening().as_deref() != Some(text) {
+            let mut pieces = Description::read(folder.join("tokenizer.json"))?;
+            pieces.fields["post_processor"] = opening_with(text, id);
+            pieces.write()?;
+        }
     }
-    words.fields["add_bos_token"] = json!(opened.is_some());
     words.write()
 }
 
@@ -207,5 +210,51 @@ impl Description {
     fn write(&self) -> anyhow::Result<()> {
         durable::write(&self.path, format!("{:#}\n", self.fields).as_bytes())
             .with_context(|| format!("writing {}", self.path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its `tokenizer_config.json` and the post-processor, where a file has `post_processor` and names `bos`.
+    fn exported(post_processor: &Value, bos: &str) -> (Value, Value) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |name: &str| folder.path().join(name);
+        let write =
+            |name: &str, fields: Value| Description { path: file(name), fields }.write().expect("written");
+        let read = |name: &str| Description::read(file(name)).expect("read").fields;
+
+        Tokenizer::bytes(&["<s>", "<|endoftext|>", "<|bos|>"]).save(folder.path()).expect("saving");
+        let mut pieces = read("tokenizer.json");
+        pieces["post_processor"] = post_processor.clone();
+        write("tokenizer.json", pieces);
+        write("tokenizer_config.json", json!({ "bos_token": bos, "add_bos_token": true }));
+        write("config.json", json!({}));
+        let tokenizer = Tokenizer::load(folder.path()).expect("it loads");
+        describe_control_tokens(folder.path(), &tokenizer).expect("it is described");
+        (read("tokenizer_config.json"), read("tokenizer.json")["post_processor"].clone())
+    }
+
+    #[test]
+    fn the_opening_token_of_an_exported_vocabulary_is_the_one_that_its_files_write() {
+        let bytes = json!({ "type": "ByteLevel", "trim_offsets": true });
+        let template = opening_with("<s>", 256);
+        let both = json!({ "type": "Sequence", "processors": [bytes, template] });
+        for (published, bos, expected) in [
+            (&template, "<s>", &template),
+            (&both, "<s>", &both),
+            (&Value::Null, "<s>", &template),
+            (&template, "<|endoftext|>", &opening_with("<|endoftext|>", 257)),
+            (&bytes, "<|bos|>", &opening_with("<|bos|>", 258)),
+        ] {
+            let (words, post_processor) = exported(published, bos);
+            assert_eq!(words, json!({ "bos_token": bos, "add_bos_token": true }), "{published}");
+            assert_eq!(post_processor, *expected, "{published}");
+        }
+
+        let (words, post_processor) = exported(&bytes, "<s>");
+        assert_eq!(words, json!({ "bos_token": "<s>", "add_bos_token": false }));
+        assert_eq!(post_processor, bytes);
     }
 }

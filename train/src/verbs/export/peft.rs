@@ -5,7 +5,9 @@ use std::path::Path;
 use burn::tensor::backend::Backend;
 use models::Gpt;
 use models::weights::{self, Stored};
+use runs::checkpoint::TOKENIZER;
 use runs::{BadInput, Trained};
+use tokenizer::Tokenizer;
 
 pub(super) fn export<B: Backend>(
     out: &Path,
@@ -20,6 +22,15 @@ pub(super) fn export<B: Backend>(
             BadInput(format!("{path} has no adapters: --layout peft is for runs with `train.lora`")).into()
         );
     };
+    let known = Tokenizer::load(base.path.join(TOKENIZER))?.vocab_size();
+    let added = trained.tokenizer.vocab_size().saturating_sub(known);
+    if added > 0 {
+        return Err(BadInput(format!(
+            "the run added {added} control tokens to the vocabulary of its base, and adapters hold no embeddings; export the \
+             merged model by another --layout"
+        ))
+        .into());
+    }
     let base = base.path.display().to_string();
     weights::save_peft(gpt, lora, &base, out, stored).map_err(|error| BadInput(error.to_string()))?;
     println!("{}: adapters of step {}, for the weights of {base}", out.display(), trained.checkpoint.step);
