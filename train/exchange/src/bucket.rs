@@ -27,7 +27,7 @@ impl Exact {
         owners: Option<&[usize]>,
     ) -> Result<Vec<Vec<f32>>> {
         let Bucket { sum, places } = Bucket::new(engine, buffers, owners)?;
-        let Some(owned) = &places.owned else { return Ok(places.split(self.sum_of(engine, sum)?)) };
+        let Some(owned) = &places.owned else { return Ok(places.split(self.sum(engine, sum)?)) };
         if engine.world() == 1 {
             return Ok(places.split(sum.fold()?));
         }

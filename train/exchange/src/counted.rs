@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, Message};
 use crate::error::Result;
+use crate::watchdog::Watchdog;
 
 /// An engine that counts. Bytes exclude its headers.
 #[derive(Debug, Clone, Default)]
@@ -29,11 +30,6 @@ impl<E: Engine> Counted<E> {
     /// Starts at zero.
     pub fn new(inner: E) -> Self {
         Self { inner, costs: Costs::default() }
-    }
-
-    /// The engine.
-    pub fn engine(&self) -> &E {
-        &self.inner
     }
 
     /// Costs so far.
@@ -97,6 +93,10 @@ impl<E: Engine> Engine for Counted<E> {
         self.inner.is_sending()
     }
 
+    fn finish_sending(&mut self) -> Result<()> {
+        self.inner.finish_sending()
+    }
+
     fn barrier(&mut self) -> Result<()> {
         self.timed(E::barrier)
     }
@@ -111,5 +111,9 @@ impl<E: Engine> Engine for Counted<E> {
 
     fn shrink(&mut self) -> Result<()> {
         self.timed(E::shrink)
+    }
+
+    fn watchdog(&self, limit: Duration) -> Option<Watchdog> {
+        self.inner.watchdog(limit)
     }
 }

@@ -1,9 +1,12 @@
 //! The engine: carries bytes between ranks and returns errors as values.
 
-use crate::error::{Call, Error, Result};
+use std::time::Duration;
 
-/// Connects the ranks of a run. Every method but `rank`, `world` and those of messages is collective: all ranks make the
-/// same calls in order.
+use crate::error::{Call, Error, Result};
+use crate::watchdog::Watchdog;
+
+/// Connects the ranks of a run. Every method but `rank`, `world`, `survives`, `watchdog` and those of messages is
+/// collective: all ranks make the same calls in order.
 ///
 /// After an error the buffers are undefined, and this rank refuses all calls but `commit` and `shrink`. Other ranks get
 /// an error by their next `commit`.
@@ -43,6 +46,11 @@ pub trait Engine: Send {
         false
     }
 
+    /// Returns once no message is leaving. [`watchdog`](Self::watchdog) watches the wait, as a call.
+    fn finish_sending(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns once every rank has called it.
     fn barrier(&mut self) -> Result<()>;
 
@@ -59,6 +67,18 @@ pub trait Engine: Send {
 
     /// Continues with the living ranks, renumbered in order.
     fn shrink(&mut self) -> Result<()>;
+
+    /// Ends all ranks, naming the missing ones, when a call of this rank takes longer than `limit`. `None` if the engine
+    /// cannot.
+    ///
+    /// # Panics
+    ///
+    /// If the system starts no thread.
+    #[must_use = "the watchdog ends when it is dropped"]
+    fn watchdog(&self, limit: Duration) -> Option<Watchdog> {
+        _ = limit;
+        None
+    }
 }
 
 /// Peer, tag and bytes.

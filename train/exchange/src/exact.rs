@@ -12,18 +12,9 @@ use bytemuck::Pod;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::pairwise::{Block, Number, Pairwise, Tree, add_to, blocks};
+use crate::pairwise::{Block, Pairwise, Tree, add_to, blocks};
 use crate::share::{Share, range};
 use crate::slices::Slices;
-
-/// A way to sum buffers over all ranks.
-pub trait Exchange {
-    /// Sums over all ranks; every rank gets the same bits.
-    fn sum(&mut self, engine: &mut dyn Engine, own: Pairwise) -> Result<Vec<f32>>;
-
-    /// Ends a step after its `commit`. An uncommitted step is forgotten, so that it can be repeated.
-    fn settle(&mut self, committed: bool);
-}
 
 /// Sums to the same bits in every world.
 #[derive(Debug, Clone, Copy)]
@@ -73,8 +64,8 @@ impl Exact {
         Slices::even(len, world, self.on_host)
     }
 
-    /// Sums numbers of any type: losses, counts, squares of a norm.
-    pub fn sum_of<T: Number>(self, engine: &mut dyn Engine, own: Pairwise<T>) -> Result<Vec<T>> {
+    /// Sums over all ranks; every rank gets the same bits.
+    pub fn sum(self, engine: &mut dyn Engine, own: Pairwise) -> Result<Vec<f32>> {
         let (rank, world) = check_place(engine, &own)?;
         if world == 1 {
             return own.fold();
@@ -87,12 +78,12 @@ impl Exact {
     }
 
     /// This rank's slice of the sum, and a buffer as long as the whole sum.
-    pub(crate) fn reduce<T: Number>(
+    pub(crate) fn reduce(
         self,
         engine: &mut dyn Engine,
-        own: Pairwise<T>,
+        own: Pairwise,
         slices: &Slices,
-    ) -> Result<(Vec<T>, Vec<T>)> {
+    ) -> Result<(Vec<f32>, Vec<f32>)> {
         own.complete()?;
         let Share { count, world, rank } = own.share();
         let len = own.len();
@@ -114,7 +105,7 @@ impl Exact {
             };
             self.summed(engine, &stage, &rows, slices.of(rank).len())?
         };
-        let whole = if rows.is_empty() { vec![T::zeroed(); len] } else { rows.swap_remove(0) };
+        let whole = if rows.is_empty() { vec![0.0; len] } else { rows.swap_remove(0) };
         Ok((reduced, whole))
     }
 
@@ -148,26 +139,21 @@ impl Exact {
     }
 
     /// This rank's part of the sum over a stage's ranks.
-    fn summed<T: Number>(
+    fn summed(
         self,
         engine: &mut dyn Engine,
         stage: &Stage,
-        rows: &[Vec<T>],
+        rows: &[Vec<f32>],
         len: usize,
-    ) -> Result<Vec<T>> {
+    ) -> Result<Vec<f32>> {
         let (mut sum, order) = (Vec::with_capacity(len), stage.lists.concat());
         self.pass(engine, stage, rows, |received, width| add_rows(received, width, &order, &mut sum))?;
         Ok(sum)
     }
 
     /// This rank's part of the rows that all ranks of a stage would have as one rank.
-    fn joined<T: Number>(
-        self,
-        engine: &mut dyn Engine,
-        stage: &Stage,
-        rows: &[Vec<T>],
-    ) -> Result<Vec<Vec<T>>> {
-        let (mut joined, order) = (Vec::<Vec<T>>::new(), stage.lists.concat());
+    fn joined(self, engine: &mut dyn Engine, stage: &Stage, rows: &[Vec<f32>]) -> Result<Vec<Vec<f32>>> {
+        let (mut joined, order) = (Vec::<Vec<f32>>::new(), stage.lists.concat());
         self.pass(engine, stage, rows, |received, width| {
             let rows = join_rows(received, width, &order).rows();
             joined.resize_with(rows.len(), Vec::new);
@@ -179,12 +165,12 @@ impl Exact {
     }
 
     /// Sends each peer its part of every row. `take` gets all rows of this rank's part, a piece at a time.
-    fn pass<T: Number>(
+    fn pass(
         self,
         engine: &mut dyn Engine,
         stage: &Stage,
-        rows: &[Vec<T>],
-        mut take: impl FnMut(&mut [T], usize),
+        rows: &[Vec<f32>],
+        mut take: impl FnMut(&mut [f32], usize),
     ) -> Result<()> {
         let Stage { peers, own, parts, lists, .. } = stage;
         let mut received = Vec::new();
@@ -195,7 +181,7 @@ impl Exact {
             };
             let cuts: Vec<_> = parts.iter().map(cut).collect();
             let width = cuts[*own].len();
-            received.resize(width * lists.iter().map(Vec::len).sum::<usize>(), T::zeroed());
+            received.resize(width * lists.iter().map(Vec::len).sum::<usize>(), 0.0);
             for level in 0..stage.levels {
                 let mut send: Vec<&[u8]> = vec![&[]; engine.world()];
                 if let Some(row) = rows.get(level) {
@@ -214,15 +200,6 @@ impl Exact {
         }
         Ok(())
     }
-}
-
-impl Exchange for Exact {
-    fn sum(&mut self, engine: &mut dyn Engine, own: Pairwise) -> Result<Vec<f32>> {
-        self.sum_of(engine, own)
-    }
-
-    /// A sum depends on its own contributions alone.
-    fn settle(&mut self, _committed: bool) {}
 }
 
 fn most_rows(lists: &[Vec<Block>]) -> usize {
@@ -275,8 +252,8 @@ fn gather_among<T: Pod>(
 }
 
 /// Empty for ranks with fewer rows.
-fn one_row_of_each<'a, T: Number>(
-    received: &'a mut [T],
+fn one_row_of_each<'a>(
+    received: &'a mut [f32],
     width: usize,
     lists: &[Vec<Block>],
     level: usize,
@@ -293,7 +270,7 @@ fn one_row_of_each<'a, T: Number>(
 }
 
 /// Adds rows of `width` elements that are neighbours in the tree.
-fn join_rows<T: Number>(rows: &mut [T], width: usize, order: &[Block]) -> Tree<usize> {
+fn join_rows(rows: &mut [f32], width: usize, order: &[Block]) -> Tree<usize> {
     let mut tree = Tree::new();
     for (row, block) in order.iter().enumerate() {
         tree.push(*block, row, |left, right| add_row(rows, width, *left, right));
@@ -301,17 +278,17 @@ fn join_rows<T: Number>(rows: &mut [T], width: usize, order: &[Block]) -> Tree<u
     tree
 }
 
-fn add_row<T: Number>(rows: &mut [T], width: usize, left: usize, right: usize) {
+fn add_row(rows: &mut [f32], width: usize, left: usize, right: usize) {
     let (before, after) = rows.split_at_mut(right * width);
     add_to(&mut before[left * width..][..width], &after[..width]);
 }
 
 /// In tree order; zeros without rows.
-pub(crate) fn add_rows<T: Number>(rows: &mut [T], width: usize, order: &[Block], sum: &mut Vec<T>) {
+pub(crate) fn add_rows(rows: &mut [f32], width: usize, order: &[Block], sum: &mut Vec<f32>) {
     let tree = join_rows(rows, width, order);
     match tree.finish(|left: &mut usize, right| add_row(rows, width, *left, right)) {
         Some(row) => sum.extend_from_slice(&rows[row * width..][..width]),
-        None => sum.resize(sum.len() + width, T::zeroed()),
+        None => sum.resize(sum.len() + width, 0.0),
     }
 }
 
@@ -329,7 +306,7 @@ pub fn all_gather(engine: &mut dyn Engine, bytes: &mut [u8], parts: &[usize]) ->
 }
 
 /// Rank and world, which must match those of the contributions.
-pub(crate) fn check_place<T: Number>(engine: &dyn Engine, own: &Pairwise<T>) -> Result<(usize, usize)> {
+pub(crate) fn check_place(engine: &dyn Engine, own: &Pairwise) -> Result<(usize, usize)> {
     let (expected, found) = ((own.share().rank, own.share().world), (engine.rank(), engine.world()));
     if expected == found {
         return Ok(found);

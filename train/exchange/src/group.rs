@@ -105,7 +105,7 @@ mod tests {
             for micro_batch in share.range() {
                 own.push(numbers(micro_batch)).expect("its turn");
             }
-            Exact::default().sum_of(engine, own).expect("no rank is gone")
+            Exact::default().sum(engine, own).expect("no rank is gone")
         };
         let alone = threads::on_each(1, |mut engine| sum(&mut engine));
         for (world, groups) in [(4, 2), (6, 2), (6, 3), (3, 3)] {

@@ -3,7 +3,9 @@
 mod command;
 mod place;
 
-pub use command::{Command, Host, Job, find_mpirun, hosts, release};
+use std::path::PathBuf;
+
+pub use command::{Command, Host, Job, hosts, release};
 pub use place::{Place, place};
 
 /// Ranks cannot be launched, or a launcher contradicts itself.
@@ -26,6 +28,9 @@ pub enum LaunchError {
          with `apt-get install openmpi-bin libopenmpi3` (`libopenmpi40` on recent releases)"
     )]
     NoMpirun,
+    /// `mpirun` does not start.
+    #[error("`{mpirun} --version` could not be run: {reason}")]
+    NotRun { mpirun: String, reason: String },
     /// An `mpirun` of another MPI.
     #[error("this `mpirun` is not Open MPI's but says {found:?}: install Open MPI 4 or 5 (`openmpi-bin`)")]
     NotOpenMpi { found: String },
@@ -38,4 +43,16 @@ pub enum LaunchError {
     /// Fewer slots than ranks, or no rank.
     #[error("{ranks} ranks cannot start on {slots} slots: one rank or more, and a slot for each")]
     Slots { ranks: usize, slots: usize },
+}
+
+/// Path and major release of the `mpirun` that `PATH` finds. Runs `mpirun --version`.
+pub fn installed() -> Result<(PathBuf, u32), LaunchError> {
+    let mpirun = command::find_mpirun(&std::env::var_os("PATH").unwrap_or_default())?;
+    let printed = std::process::Command::new(&mpirun).arg("--version").output();
+    let not_run = |error: std::io::Error| LaunchError::NotRun {
+        mpirun: mpirun.display().to_string(),
+        reason: error.to_string(),
+    };
+    let release = release(&String::from_utf8_lossy(&printed.map_err(not_run)?.stdout))?;
+    Ok((mpirun, release))
 }

@@ -1,10 +1,10 @@
 //! Sums over the ranks of a training run: exact, compressed, or periodic; over Open MPI, or in one process for tests.
 //!
-//! An [`Engine`] carries bytes between ranks. An [`Exchange`] sums them. This crate sees no tensor, model or device
+//! An [`Engine`] carries bytes between ranks; an exchange sums them. This crate sees no tensor, model or device
 //! (`ranks_exchange_bytes_without_burn_and_without_a_trainer`).
 //!
 //! ```
-//! use exchange::{Engine, Exact, Exchange, Pairwise, Share, threads};
+//! use exchange::{Engine, Exact, Pairwise, Share, threads};
 //!
 //! // Two ranks as threads; `exchange::Mpi::open()` in a process that `mpirun` has started.
 //! let sums = threads::on_each(2, |mut engine| {
@@ -22,7 +22,7 @@
 //!
 //! # A step that can be repeated
 //! Exchange, [`commit`](Engine::commit), change weights. An error of `commit` reaches every living rank: they
-//! [`shrink`](Engine::shrink) and repeat the step with new shares. [`Exchange::settle`] says whether a step counts. A
+//! [`shrink`](Engine::shrink) and repeat the step with new shares. [`OneBit::settle`] says whether a step counts. A
 //! program that returns to a checkpoint after a failure needs no vote.
 //!
 //! # Which exchange
@@ -66,13 +66,13 @@ mod watchdog;
 pub use counted::{Costs, Counted};
 pub use engine::{Alone, Engine, Message};
 pub use error::{Call, Error, Result};
-pub use exact::{Exact, Exchange, all_gather};
+pub use exact::{Exact, all_gather};
 pub use group::Group;
 #[cfg(unix)]
 pub use mpi::{Mpi, open_mpi_version};
 pub use narrow::Bf16;
 pub use one_bit::{BLOCK, OneBit, Residuals};
-pub use pairwise::{Number, Pairwise};
+pub use pairwise::Pairwise;
 pub use periodic::{Outer, OuterStep};
 pub use share::{Share, even, groups, neighbours, range, shards};
 pub use waiting::{Overdue, Waiting};

@@ -103,23 +103,6 @@ impl Mpi {
         self.waiting.clone()
     }
 
-    /// Ends all ranks, naming the missing ones, when a call of this rank takes longer than `limit`.
-    ///
-    /// # Panics
-    ///
-    /// If the system starts no thread.
-    #[must_use = "the watchdog ends when it is dropped"]
-    pub fn watchdog(&self, limit: Duration) -> Watchdog {
-        let abort = self.library.abort();
-        Watchdog::start(self.waiting(), limit, move |overdue| {
-            // One write: `mpirun` mixes ranks' output.
-            _ = std::io::stderr().write_all(format!("error: {overdue}; ending this run\n").as_bytes());
-            // `mpirun` 5 may hang if all ranks abort at once. The first call ends the others' processes.
-            std::thread::sleep(Duration::from_millis(500) * overdue.rank.min(20) as u32);
-            abort.end_the_job();
-        })
-    }
-
     fn find_place(&mut self) -> Result<()> {
         let (mut rank, mut size) = (0, 0);
         // SAFETY: the communicator is alive; each call writes one integer.
@@ -203,6 +186,10 @@ impl Engine for Mpi {
         self.messages.are_leaving()
     }
 
+    fn finish_sending(&mut self) -> Result<()> {
+        self.finish_messages()
+    }
+
     fn barrier(&mut self) -> Result<()> {
         let nothing: Vec<&[u8]> = vec![&[]; self.world];
         let mut received: Vec<&mut [u8]> = nothing.iter().map(|_| -> &mut [u8] { &mut [] }).collect();
@@ -241,6 +228,17 @@ impl Engine for Mpi {
         (self.calls, self.broken) = (0, false);
         self.library.return_errors(fewer)?;
         self.find_place()
+    }
+
+    fn watchdog(&self, limit: Duration) -> Option<Watchdog> {
+        let abort = self.library.abort();
+        Some(Watchdog::start(self.waiting(), limit, move |overdue| {
+            // One write: `mpirun` mixes ranks' output.
+            _ = std::io::stderr().write_all(format!("error: {overdue}; ending this run\n").as_bytes());
+            // `mpirun` 5 may hang if all ranks abort at once. The first call ends the others' processes.
+            std::thread::sleep(Duration::from_millis(500) * overdue.rank.min(20) as u32);
+            abort.end_the_job();
+        }))
     }
 }
 

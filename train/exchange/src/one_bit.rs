@@ -11,14 +11,13 @@
 //! # Traps
 //! - A value that is not finite would stay in the residual. Its block is sent as NaN: every rank skips the update, and
 //!   the residual stays.
-//! - A repeated step must not see its first attempt's residual: new residuals wait for
-//!   [`settle`](crate::Exchange::settle).
+//! - A repeated step must not see its first attempt's residual: new residuals wait for [`OneBit::settle`].
 
 mod pack;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::exact::{Exact, Exchange, add_rows, all_gather, check_place};
+use crate::exact::{Exact, add_rows, all_gather, check_place};
 use crate::pairwise::{Pairwise, one_each};
 use crate::share::{even, places};
 
@@ -159,10 +158,28 @@ impl OneBit {
             found: own.len(),
         })
     }
-}
 
-impl OneBit {
-    /// Sums several buffers in one round, each as [`sum`](Exchange::sum) does.
+    /// Sums over all ranks; every rank gets the same bits.
+    pub fn sum(&mut self, engine: &mut dyn Engine, own: Pairwise) -> Result<Vec<f32>> {
+        let (_, world) = self.check(engine, &own)?;
+        if world == 1 || self.warm_up > 0 {
+            return self.exact.sum(engine, own);
+        }
+        Ok(Self::sum_all(engine, vec![(self, own)])?.swap_remove(0))
+    }
+
+    /// Ends a step after its `commit`. An uncommitted step is forgotten, so that it can be repeated.
+    pub fn settle(&mut self, committed: bool) {
+        if committed {
+            self.warm_up = self.warm_up.saturating_sub(1);
+        }
+        if let Some(State { own, part, .. }) = &mut self.state {
+            own.settle(committed);
+            part.settle(committed);
+        }
+    }
+
+    /// Sums several buffers in one round, each as [`sum`](Self::sum) does.
     pub fn sum_all(engine: &mut dyn Engine, buffers: Vec<(&mut Self, Pairwise)>) -> Result<Vec<Vec<f32>>> {
         let (rank, world) = (engine.rank(), engine.world());
         if world == 1 || buffers.iter().any(|(buffer, _)| buffer.warm_up > 0) {
@@ -219,25 +236,5 @@ impl OneBit {
             }
         }
         Ok(open.into_iter().map(|(_, row, _)| row).collect())
-    }
-}
-
-impl Exchange for OneBit {
-    fn sum(&mut self, engine: &mut dyn Engine, own: Pairwise) -> Result<Vec<f32>> {
-        let (_, world) = self.check(engine, &own)?;
-        if world == 1 || self.warm_up > 0 {
-            return self.exact.sum(engine, own);
-        }
-        Ok(Self::sum_all(engine, vec![(self, own)])?.swap_remove(0))
-    }
-
-    fn settle(&mut self, committed: bool) {
-        if committed {
-            self.warm_up = self.warm_up.saturating_sub(1);
-        }
-        if let Some(State { own, part, .. }) = &mut self.state {
-            own.settle(committed);
-            part.settle(committed);
-        }
     }
 }

@@ -8,28 +8,19 @@
 //! the sum has the same bits for every number of ranks** (`an_exact_sum_has_the_same_bits_in_every_world`). If count
 //! and world are powers of two, a rank sends one row, otherwise one per block.
 
-use std::ops::{Add, Range};
-
-use bytemuck::Pod;
+use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::share::Share;
 
-/// A type that ranks can sum.
-pub trait Number: Pod + Add<Output = Self> + Send + Sync {}
-
-impl Number for f32 {}
-impl Number for f64 {}
-impl Number for u64 {}
-
 /// One rank's contributions to a sum. Holds one buffer per incomplete block: for `n` contributions at most twice the
 /// binary digits of `n`.
 #[derive(Debug, Clone)]
-pub struct Pairwise<T = f32> {
+pub struct Pairwise {
     share: Share,
     len: usize,
     added: u64,
-    blocks: Vec<(Block, Vec<T>)>,
+    blocks: Vec<(Block, Vec<f32>)>,
 }
 
 /// The contributions from `index << level` on, `1 << level` of them.
@@ -97,18 +88,18 @@ impl<I> Tree<I> {
     }
 }
 
-pub(crate) fn add_to<T: Number>(sum: &mut [T], more: &[T]) {
-    sum.iter_mut().zip(more).for_each(|(sum, more)| *sum = *sum + *more);
+pub(crate) fn add_to(sum: &mut [f32], more: &[f32]) {
+    sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += *more);
 }
 
-impl<T: Number> Pairwise<T> {
+impl Pairwise {
     /// An empty sum of `len` elements.
     pub fn new(share: Share, len: usize) -> Self {
         Self { share, len, added: 0, blocks: Vec::new() }
     }
 
     /// Wraps sums made in the same order, one for each of the [`Share::held`] blocks.
-    pub fn of_sums(share: Share, len: usize, sums: Vec<Vec<T>>) -> Result<Self> {
+    pub fn of_sums(share: Share, len: usize, sums: Vec<Vec<f32>>) -> Result<Self> {
         let blocks = blocks(share.range());
         if let Some(found) = sums.iter().map(Vec::len).find(|found| *found != len) {
             return Err(Error::Length { what: "a sum of contributions", expected: len, found });
@@ -137,7 +128,7 @@ impl<T: Number> Pairwise<T> {
     }
 
     /// Adds this rank's next contribution, in order of the numbers. Returns a freed buffer.
-    pub fn push(&mut self, values: Vec<T>) -> Result<Option<Vec<T>>> {
+    pub fn push(&mut self, values: Vec<f32>) -> Result<Option<Vec<f32>>> {
         if values.len() != self.len {
             return Err(Error::Length { what: "a contribution", expected: self.len, found: values.len() });
         }
@@ -177,7 +168,7 @@ impl<T: Number> Pairwise<T> {
         buffers.push(last);
         let len = buffers.iter().map(Self::len).sum();
         let Self { share, added, .. } = buffers[0];
-        let row = |(at, (block, _)): (usize, &(Block, Vec<T>))| {
+        let row = |(at, (block, _)): (usize, &(Block, Vec<f32>))| {
             let mut row = Vec::with_capacity(len);
             for buffer in &buffers {
                 row.extend_from_slice(&buffer.blocks[at].1);
@@ -188,16 +179,16 @@ impl<T: Number> Pairwise<T> {
         Ok(Self { share, len, added, blocks })
     }
 
-    pub(crate) fn rows(self) -> Vec<Vec<T>> {
+    pub(crate) fn rows(self) -> Vec<Vec<f32>> {
         self.blocks.into_iter().map(|(_, row)| row).collect()
     }
 
     /// The sum of this rank's contributions; zeros if it has none.
-    pub fn fold(self) -> Result<Vec<T>> {
+    pub fn fold(self) -> Result<Vec<f32>> {
         self.complete()?;
         let len = self.len;
-        let sum = Tree { stack: self.blocks }.finish(|sum: &mut Vec<T>, more| add_to(sum, &more));
-        Ok(sum.unwrap_or_else(|| vec![T::zeroed(); len]))
+        let sum = Tree { stack: self.blocks }.finish(|sum: &mut Vec<f32>, more| add_to(sum, &more));
+        Ok(sum.unwrap_or_else(|| vec![0.0; len]))
     }
 }
 
@@ -270,7 +261,7 @@ mod tests {
     #[test]
     fn buffers_come_back_when_they_are_free() {
         let mut sum = Pairwise::new(alone(4), 2);
-        let freed = (0..4).map(|_| sum.push(vec![1.0_f32; 2]).expect("two").is_some()).collect::<Vec<_>>();
+        let freed = (0..4).map(|_| sum.push(vec![1.0; 2]).expect("two").is_some()).collect::<Vec<_>>();
         assert_eq!(freed, [false, true, false, true]);
     }
 
@@ -278,9 +269,9 @@ mod tests {
     fn a_sum_that_lacks_contributions_is_refused() {
         let share = Share { count: 7, world: 2, rank: 1 };
         let mut sum = Pairwise::new(share, 1);
-        sum.push(vec![1.0_f32]).expect("one element");
+        sum.push(vec![1.0]).expect("one element");
         let text = sum.fold().expect_err("one of four").to_string();
         assert_eq!(text, "rank 1 of 2 contributes 4 of 7 micro-batches and has added 1");
-        assert!(Pairwise::new(share, 1).push(vec![1.0_f32; 2]).is_err());
+        assert!(Pairwise::new(share, 1).push(vec![1.0; 2]).is_err());
     }
 }

@@ -2,8 +2,8 @@
 //! (`a_frozen_rank_ends_the_job_and_is_named`).
 //!
 //! A frozen rank (stopped process, swapping machine, dead link) sends neither data nor an error, and MPI may write into
-//! the call's buffers until it ends. So [`Mpi::watchdog`](crate::Mpi::watchdog) ends the run from another thread. The
-//! launcher ends the frozen process, so a restart finds the run free
+//! the call's buffers until it ends. So [`Engine::watchdog`](crate::Engine::watchdog) ends the run from another thread.
+//! The launcher ends the frozen process, so a restart finds the run free
 //! (`a_frozen_rank_is_ended_and_the_run_restarts_to_the_bits_of_an_undisturbed_one`).
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};

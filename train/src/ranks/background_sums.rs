@@ -146,7 +146,7 @@ impl Ranks {
         self.in_background += self.costs.time.saturating_sub(before.time);
         self.waited += stood + begun.elapsed();
         *self.engine = Some(ManuallyDrop::into_inner(engine));
-        self.heard(outcome)
+        self.note_failed_call(outcome)
     }
 }
 
@@ -183,16 +183,13 @@ impl Gathers {
 #[cfg(test)]
 mod tests {
     use exchange::threads::{self, Threads};
-    use exchange::{Alone, Costs, Counted, Error, Exact, Exchange as _};
+    use exchange::{Alone, Costs, Counted, Error, Exact};
 
-    use super::super::Watched;
     use super::*;
 
     const CALL: Duration = Duration::from_hours(1);
 
     struct Hours(Counted<Threads>);
-
-    impl Watched for Hours {}
 
     impl Metered for Hours {
         fn costs(&self) -> Costs {
@@ -239,7 +236,7 @@ mod tests {
             (ranks.rank, ranks.world) = (engine.rank(), engine.world());
             *ranks.engine = Some(Box::new(Hours(Counted::new(engine))));
             let stood = |ranks: &Ranks| ranks.spent().expect("two ranks").stood;
-            assert!(ranks.all(true).expect("no fault"));
+            assert!(ranks.all_succeeded(true).expect("no fault"));
             assert_eq!(stood(&ranks), CALL);
             let exact = |engine: &mut dyn Engine, mut bucket: Vec<Job>| {
                 Exact::default().sum(engine, bucket.remove(0).own).map(|sum| vec![sum])
@@ -254,7 +251,7 @@ mod tests {
             assert!(spent.costs.calls > 2, "sums are calls, too");
             // Only waits count, not the hour of calls.
             assert!(spent.stood > CALL && spent.stood < 2 * CALL, "{:?}", spent.stood);
-            assert!(ranks.all(true).expect("no fault"));
+            assert!(ranks.all_succeeded(true).expect("no fault"));
             assert_eq!(stood(&ranks), spent.stood + CALL);
             ranks.end();
         });

@@ -13,9 +13,9 @@ use std::sync::{
 };
 
 use anyhow::{Context, anyhow};
-use exchange::launch::{Job, Place, find_mpirun, hosts, place, release};
+use exchange::launch::{Job, LaunchError, Place, hosts, installed, place};
 use runs::BadInput;
-use runs::checkpoint::Checkpoints;
+use runs::checkpoint::{Checkpoints, LastSave};
 use runs::directory::RunDirectory;
 #[cfg(unix)]
 use rustix::process::{Pid, Signal, kill_process};
@@ -38,7 +38,8 @@ pub(crate) struct RankArgs {
     /// Restart all ranks this many times after one dies, each time from the last checkpoint.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "ranks")]
     pub(crate) restarts: u32,
-    /// End the run when another rank has not answered for this long. Allow time for evaluations and checkpoints.
+    /// End the run when another rank has not answered for this long: choose it above the time of a step, or of a round. While
+    /// rank 0 samples or saves, the others wait for any time.
     #[arg(long, value_name = "SECONDS", default_value_t = PATIENCE, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) rank_timeout: u64,
 }
@@ -86,11 +87,8 @@ pub(crate) fn launch(
         return Ok(None);
     }
 
-    let bad_input = |error: exchange::launch::LaunchError| BadInput(error.to_string());
-    let mpirun = find_mpirun(&env::var_os("PATH").unwrap_or_default()).map_err(bad_input)?;
-    let version = Command::new(&mpirun).arg("--version").output();
-    let version = version.with_context(|| format!("running {}", mpirun.display()))?.stdout;
-    let release = release(&String::from_utf8_lossy(&version)).map_err(bad_input)?;
+    let bad_input = |error: LaunchError| BadInput(error.to_string());
+    let (mpirun, release) = installed().map_err(bad_input)?;
     let job = Job {
         ranks,
         hosts: args.hosts.as_deref().map(hosts).transpose().map_err(bad_input)?.unwrap_or_default(),
@@ -145,18 +143,18 @@ pub(crate) fn launch(
 
 struct Restart {
     run: RunDirectory,
-    /// Step of the run's last checkpoint before this command.
-    before: Option<u64>,
+    /// The run's last save before this command.
+    before: Option<LastSave>,
 }
 
 impl Restart {
     fn of(run: RunDirectory) -> anyhow::Result<Self> {
-        let before = Checkpoints::in_run(&run.path).latest()?;
+        let before = Checkpoints::in_run(&run.path).last_save()?;
         Ok(Self { run, before })
     }
 
     fn arguments(&self, arguments: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
-        let now = Checkpoints::in_run(&self.run.path).latest()?;
+        let now = Checkpoints::in_run(&self.run.path).last_save()?;
         let begins_elsewhere = self.run.from.is_some() || self.run.pretrained.is_some();
         if begins_elsewhere && now.is_none() {
             return Err(anyhow!(
@@ -274,7 +272,33 @@ fn is_root() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use runs::config::Config;
+
     use super::*;
+
+    /// The first save after going back may have the step of the one that was the latest.
+    #[test]
+    fn a_restart_resumes_a_save_of_the_same_step_as_the_one_before() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let checkpoints = Checkpoints::in_run(folder.path());
+        let save = |step| {
+            let saved = checkpoints.save(step, 0, |folder| Ok(fs::write(folder.join("state.json"), "{}")?));
+            saved.expect("nothing hinders")
+        };
+        let earlier = save(100);
+        save(200);
+        let config = Config::load("toy", &[]).expect("a preset");
+        let mut run = RunDirectory::new(folder.path().to_owned(), config).expect("UTF-8");
+        run.from = Some(Checkpoints::open(&earlier.path).expect("it is whole"));
+
+        let restart = Restart::of(run).expect("readable");
+        let again = || restart.arguments(vec!["--resume".into(), "earlier".into()]).expect("readable");
+        assert_eq!(again(), ["--resume", "earlier"], "nothing was saved");
+        save(200);
+        assert_eq!(again()[2..], ["--resume", "auto"]);
+    }
 
     #[test]
     fn an_option_is_replaced_with_its_value() {

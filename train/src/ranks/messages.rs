@@ -13,29 +13,17 @@ const WAS_ASKED_WRONGLY: u8 = 1;
 const FAILED: u8 = 2;
 
 impl Ranks {
-    pub(crate) fn all(&mut self, ok: bool) -> anyhow::Result<bool> {
+    pub(crate) fn all_succeeded(&mut self, ok: bool) -> anyhow::Result<bool> {
         let agreed = self.engine()?.commit(ok);
-        self.agreed(agreed).context("agreeing with the other ranks")
+        self.note_failed_vote(agreed).context("agreeing with the other ranks")
     }
 
-    /// One byte per rank, in order. All living ranks succeed, or all fail.
-    pub(crate) fn exchange_bytes(&mut self, own: u8) -> anyhow::Result<Vec<u8>> {
-        let mut bytes = vec![0; self.world()];
-        bytes[self.rank()] = own;
-        let mut parts: Vec<&mut [u8]> = bytes.chunks_mut(1).collect();
+    /// One value per rank, in order.
+    pub(crate) fn gathered_alike<T: Pod>(&mut self, own: T) -> anyhow::Result<Vec<T>> {
+        let mut all = vec![own; self.world()];
+        let mut parts: Vec<&mut [u8]> = all.iter_mut().map(bytemuck::bytes_of_mut).collect();
         let gathered = self.engine()?.all_gather(&mut parts);
-        self.heard(gathered).context("agreeing on what follows a step")?;
-        ensure!(self.all(true)?, "another rank does not agree on what follows a step");
-        Ok(bytes)
-    }
-
-    /// Two numbers per rank, in order.
-    pub(crate) fn gathered_alike(&mut self, own: [u64; 2]) -> anyhow::Result<Vec<[u64; 2]>> {
-        let mut all = vec![[0; 2]; self.world()];
-        all[self.rank()] = own;
-        let mut parts: Vec<&mut [u8]> = all.iter_mut().map(|two| bytemuck::cast_slice_mut(two)).collect();
-        let gathered = self.engine()?.all_gather(&mut parts);
-        self.heard(gathered).context("meeting the other ranks")?;
+        self.note_failed_call(gathered).context("gathering a value of each rank")?;
         Ok(all)
     }
 
@@ -66,48 +54,47 @@ impl Ranks {
             return Ok(said.to_owned());
         }
         let mut length = (said.len() as u64).to_le_bytes();
-        self.hear_lead(&mut length)?;
+        self.receive_from_rank_0(&mut length)?;
         let length = u64::from_le_bytes(length) as usize;
         let mut bytes = if self.leads() { said.to_owned() } else { vec![0; length] };
         ensure!(bytes.len() == length, "rank 0 announces {length} bytes");
-        self.hear_lead(&mut bytes)?;
+        self.receive_from_rank_0(&mut bytes)?;
         Ok(bytes)
     }
 
-    fn hear_lead(&mut self, bytes: &mut [u8]) -> anyhow::Result<()> {
-        self.hear(0, bytes)
+    fn receive_from_rank_0(&mut self, bytes: &mut [u8]) -> anyhow::Result<()> {
+        self.broadcast_from(0, bytes)
     }
 
     /// Broadcasts the `bytes` of `rank` into those of all.
-    pub(crate) fn hear(&mut self, rank: usize, bytes: &mut [u8]) -> anyhow::Result<()> {
+    pub(crate) fn broadcast_from(&mut self, rank: usize, bytes: &mut [u8]) -> anyhow::Result<()> {
         let mut parts: Vec<&mut [u8]> = (1..self.world()).map(|_| &mut [] as &mut [u8]).collect();
         parts.insert(rank, bytes);
         let gathered = self.engine()?.all_gather(&mut parts);
-        self.heard(gathered).with_context(|| format!("receiving from rank {rank}"))
+        self.note_failed_call(gathered).with_context(|| format!("receiving from rank {rank}"))
     }
 
     /// As [`exchange::Exact::gather_owned`].
     pub(crate) fn gather_owned(&mut self, bytes: &mut [u8], owned: &[usize]) -> anyhow::Result<()> {
         let exact = self.exact();
         let gathered = exact.gather_owned(self.engine()?, bytes, owned);
-        self.heard(gathered).context("gathering what each rank owns")
+        self.note_failed_call(gathered).context("gathering what each rank owns")
     }
 
     /// Broadcasts rank 0's number.
-    pub(crate) fn number(&mut self, own: f32) -> anyhow::Result<f32> {
-        let mut bytes = own.to_le_bytes();
-        self.hear_lead(&mut bytes)?;
-        Ok(f32::from_le_bytes(bytes))
+    pub(crate) fn number<T: Pod>(&mut self, mut own: T) -> anyhow::Result<T> {
+        self.receive_from_rank_0(bytemuck::bytes_of_mut(&mut own))?;
+        Ok(own)
     }
 
     pub(crate) fn gathered(&mut self, own: &[u8]) -> anyhow::Result<Vec<Vec<u8>>> {
         let mut all = Vec::with_capacity(self.world());
         for rank in 0..self.world() {
             let mut length = (own.len() as u64).to_le_bytes();
-            self.hear(rank, &mut length)?;
+            self.broadcast_from(rank, &mut length)?;
             let mut bytes = own.to_owned();
             bytes.resize(u64::from_le_bytes(length) as usize, 0);
-            self.hear(rank, &mut bytes)?;
+            self.broadcast_from(rank, &mut bytes)?;
             all.push(bytes);
         }
         Ok(all)
@@ -126,8 +113,16 @@ impl Ranks {
         let bytes: Vec<usize> = (0..self.world()).map(|rank| length(rank) * size_of::<f32>()).collect();
         let all_bytes = bytemuck::cast_slice_mut(&mut all);
         let gathered = exchange::all_gather(self.engine()?, all_bytes, &bytes);
-        self.heard(gathered).context("gathering the losses")?;
+        self.note_failed_call(gathered).context("gathering the losses")?;
         Ok(all)
+    }
+
+    /// Fails on all ranks if one has failed.
+    pub(crate) fn if_all_succeeded<T>(&mut self, own: anyhow::Result<T>) -> anyhow::Result<T> {
+        let all_have = self.all_succeeded(own.is_ok());
+        let own = own?;
+        ensure!(all_have?, "another rank failed; its own messages say why");
+        Ok(own)
     }
 
     /// All ranks' items, in order. All living ranks succeed, or all fail.
@@ -135,9 +130,7 @@ impl Ranks {
         if self.is_alone() {
             return own;
         }
-        let all_have = self.all(own.is_ok())?;
-        let own = own?;
-        ensure!(all_have, "another rank failed; its own messages say why");
+        let own = self.if_all_succeeded(own)?;
         let all = self.gathered(bytemuck::cast_slice(&own))?;
         Ok(all.iter().flat_map(|bytes| bytemuck::pod_collect_to_vec::<u8, T>(bytes)).collect())
     }
@@ -153,7 +146,7 @@ impl Ranks {
         by_owner[begin(rank)..][..found].copy_from_slice(own);
         let bytes: Vec<usize> = counts.iter().map(|count| count * size_of::<f64>()).collect();
         let gathered = exchange::all_gather(self.engine()?, bytemuck::cast_slice_mut(&mut by_owner), &bytes);
-        self.heard(gathered).context("gathering what each rank has of its own")?;
+        self.note_failed_call(gathered).context("gathering what each rank has of its own")?;
         let mut next: Vec<usize> = (0..counts.len()).map(begin).collect();
         let in_order = owners.iter().map(|owner| {
             next[*owner] += 1;

@@ -36,32 +36,11 @@ pub(crate) const BUCKET_BYTES: usize = 4 << 20;
 
 const LEFT: &str = "these ranks have been left";
 
-trait Watched: Engine {
-    fn watchdog(&self, _patience: Duration) -> Option<Watchdog> {
-        None
-    }
-}
-
-impl Watched for Alone {}
-
-#[cfg(unix)]
-impl Watched for exchange::Mpi {
-    fn watchdog(&self, patience: Duration) -> Option<Watchdog> {
-        Some(Self::watchdog(self, patience))
-    }
-}
-
-trait Metered: Watched {
+trait Metered: Engine {
     fn costs(&self) -> Costs;
 }
 
-impl<E: Watched> Watched for Counted<E> {
-    fn watchdog(&self, patience: Duration) -> Option<Watchdog> {
-        self.engine().watchdog(patience)
-    }
-}
-
-impl<E: Watched> Metered for Counted<E> {
+impl<E: Engine> Metered for Counted<E> {
     fn costs(&self) -> Costs {
         Self::costs(self)
     }
@@ -105,7 +84,7 @@ impl Ranks {
         Self::over(Alone, (1, 0))
     }
 
-    fn over(engine: impl Watched + 'static, local: (usize, usize)) -> Self {
+    fn over(engine: impl Engine + 'static, local: (usize, usize)) -> Self {
         let engine: Box<dyn Metered> = Box::new(Counted::new(engine));
         Self {
             rank: engine.rank(),
@@ -138,6 +117,11 @@ impl Ranks {
     /// Ends the run after a longer wait for a rank. Call it at step 1: rank 0 may prepare data for hours.
     pub(crate) fn watch(&mut self, patience: Duration) {
         self.watchdog = self.engine.as_ref().and_then(|engine| engine.watchdog(patience));
+    }
+
+    /// No wait ends the run until the next [`watch`](Self::watch).
+    pub(crate) fn unwatch(&mut self) {
+        self.watchdog = None;
     }
 
     /// Announces that rank 0 works alone: the others' next call may last for any time.
@@ -262,7 +246,7 @@ impl Ranks {
 
     pub(crate) fn must_have_same_weights(&mut self, digest: &str) -> anyhow::Result<()> {
         let theirs = self.led(|| Ok(digest.as_bytes().to_owned()))?;
-        let same = self.all(theirs == digest.as_bytes())?;
+        let same = self.all_succeeded(theirs == digest.as_bytes())?;
         ensure!(same, "the ranks ended with different weights: their devices compute differently");
         Ok(())
     }
@@ -298,9 +282,10 @@ impl Ranks {
 #[cfg(test)]
 pub(crate) mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::thread::sleep;
 
+    use anyhow::anyhow;
     use exchange::threads::{self, Threads};
 
     use super::*;
@@ -308,10 +293,14 @@ pub(crate) mod tests {
 
     static EXPIRED: AtomicUsize = AtomicUsize::new(0);
 
-    impl Watched for Threads {
-        fn watchdog(&self, patience: Duration) -> Option<Watchdog> {
-            let expired = |_| _ = EXPIRED.fetch_add(1, Ordering::Relaxed);
-            Some(Watchdog::start(self.waiting(), patience, expired))
+    impl Ranks {
+        /// As under release 4 of Open MPI.
+        pub(crate) fn without_survivors(&mut self) {
+            self.survives = false;
+        }
+
+        pub(crate) fn watch_by(&mut self, watchdog: Watchdog) {
+            self.watchdog = Some(watchdog);
         }
     }
 
@@ -349,19 +338,51 @@ pub(crate) mod tests {
     fn ranks_that_were_told_wait_for_work_of_rank_0_beyond_their_patience() {
         let expired = |announced: bool| {
             let before = EXPIRED.load(Ordering::Relaxed);
-            on_each(2, |ranks| {
-                ranks.watch(Duration::from_millis(200));
+            threads::on_each(2, |engine| {
+                let expired = |_| _ = EXPIRED.fetch_add(1, Ordering::Relaxed);
+                let watchdog = Watchdog::start(engine.waiting(), Duration::from_millis(200), expired);
+                let mut ranks = Ranks::over(engine, (1, 0));
+                ranks.watchdog = Some(watchdog);
                 if announced {
                     ranks.expect_work_of_lead();
                 }
                 if ranks.leads() {
                     sleep(Duration::from_secs(1));
                 }
-                ranks.all(true).expect("no fault")
+                let agreed = ranks.all_succeeded(true);
+                ranks.end();
+                agreed.expect("no fault")
             });
             EXPIRED.load(Ordering::Relaxed) - before
         };
         assert_eq!((expired(true), expired(false)), (0, 1));
+    }
+
+    #[test]
+    fn ranks_that_know_of_a_failure_end_after_rank_0() {
+        let has_saved = AtomicBool::new(false);
+        on_each(3, |ranks| {
+            ranks.without_survivors();
+            assert!(ranks.all_succeeded(true).expect("no fault") && !ranks.all_know_failure());
+            let own = if ranks.rank() == 1 { Err(anyhow!("no memory")) } else { Ok(vec![0_u8]) };
+            ranks.joined(own).expect_err("rank 1 has failed");
+            assert!(ranks.all_know_failure() && !ranks.have_failed());
+            if ranks.leads() {
+                sleep(Duration::from_millis(200));
+                has_saved.store(true, Ordering::Relaxed);
+            }
+            ranks.wait_for_lead();
+            assert!(has_saved.load(Ordering::Relaxed), "rank {} ends too early", ranks.rank());
+        });
+    }
+
+    #[test]
+    fn a_vote_that_says_no_drops_no_rank() {
+        let losses = on_each(2, |ranks| {
+            assert!(!ranks.all_succeeded(ranks.leads()).expect("no fault"));
+            ranks.drop_lost_ranks().expect("no fault")
+        });
+        assert_eq!(losses, [None, None]);
     }
 
     #[test]
@@ -395,7 +416,7 @@ pub(crate) mod tests {
                 let refused = ranks.led(|| Err(BadInput("no such file".to_owned()).into()));
                 assert!(is_bad_input(&refused.expect_err("rank 0 refuses")));
                 let own = ranks.share(5).range().map(|n| n as f32).collect();
-                let all = ranks.all(ranks.rank() != 1).expect("no fault");
+                let all = ranks.all_succeeded(ranks.rank() != 1).expect("no fault");
                 let gathered = ranks.gathered(&vec![7; ranks.rank() * 3]).expect("no fault");
                 assert!(gathered.iter().enumerate().all(|(rank, bytes)| *bytes == vec![7; rank * 3]));
                 (told, ranks.losses(own, 5).expect("no fault"), all)

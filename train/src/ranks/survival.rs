@@ -7,6 +7,7 @@
 use std::fmt;
 
 use anyhow::{Context, ensure};
+use serde_json::{Value, json};
 
 use super::Ranks;
 
@@ -16,6 +17,8 @@ pub(super) enum FailedCall {
     Vote,
     /// Others may have succeeded; they wait for this rank's vote.
     Other,
+    /// The last vote said no, so all ranks fail, but no call has.
+    Refused,
 }
 
 /// Ranks lost at once, by their old numbers.
@@ -25,6 +28,14 @@ pub(crate) struct Loss {
     pub(crate) gone: Vec<usize>,
     /// Ranks before the loss.
     pub(crate) before: usize,
+}
+
+impl Loss {
+    /// The journal's record `lost`, where `ranks` are left after `step`.
+    pub(crate) fn record(&self, step: u64, ranks: usize) -> Value {
+        let Self { gone, before } = self;
+        json!({ "step": step, "ranks": ranks, "before": before, "gone": gone })
+    }
 }
 
 impl fmt::Display for Loss {
@@ -43,7 +54,7 @@ impl Ranks {
         self.survives
     }
 
-    pub(super) fn heard<T, E>(&mut self, outcome: Result<T, E>) -> Result<T, E> {
+    pub(super) fn note_failed_call<T, E>(&mut self, outcome: Result<T, E>) -> Result<T, E> {
         if outcome.is_err() {
             self.failed = Some(FailedCall::Other);
         }
@@ -52,15 +63,33 @@ impl Ranks {
 
     /// Whether a call has failed since ranks were last dropped.
     pub(crate) fn have_failed(&self) -> bool {
-        self.failed.is_some()
+        matches!(self.failed, Some(FailedCall::Vote | FailedCall::Other))
     }
 
-    /// Remembers a failed vote.
-    pub(super) fn agreed<T>(&mut self, outcome: exchange::Result<T>) -> exchange::Result<T> {
-        if outcome.is_err() {
-            self.failed = Some(FailedCall::Vote);
+    /// Whether the last vote said no: each rank knows that all fail.
+    pub(crate) fn all_know_failure(&self) -> bool {
+        self.failed == Some(FailedCall::Refused)
+    }
+
+    /// Remembers a vote that failed or said no.
+    pub(super) fn note_failed_vote(&mut self, outcome: exchange::Result<bool>) -> exchange::Result<bool> {
+        match outcome {
+            Err(_) => self.failed = Some(FailedCall::Vote),
+            Ok(all) if !self.have_failed() => self.failed = (!all).then_some(FailedCall::Refused),
+            Ok(_) => {}
         }
         outcome
+    }
+
+    /// Waits until rank 0 calls it, too, after a failure that all ranks know. Without survivors, the launcher ends rank 0
+    /// with the first rank that ends, even while it saves.
+    pub(crate) fn wait_for_lead(&mut self) {
+        if self.survives {
+            return;
+        }
+        self.expect_work_of_lead();
+        // A failed vote ends the wait, too.
+        _ = self.all_succeeded(false);
     }
 
     /// Drops lost ranks after a failed call. `None` if no call failed, or the engine cannot. The work must be repeated
@@ -71,7 +100,7 @@ impl Ranks {
         }
 
         let (own, before) = (self.rank(), self.world());
-        while let Some(failed) = self.failed.take() {
+        while let Some(failed) = self.failed.take_if(|failed| *failed != FailedCall::Refused) {
             let engine = self.engine()?;
             if failed == FailedCall::Other {
                 // Ranks whose call succeeded see the failure in a vote.
@@ -85,7 +114,7 @@ impl Ranks {
             let alive = match self.gathered(&(own as u64).to_le_bytes()) {
                 Ok(alive) => alive,
                 // Another rank was lost.
-                Err(_) if self.failed.is_some() => continue,
+                Err(_) if self.have_failed() => continue,
                 Err(error) => return Err(error),
             };
             let lives = |rank: usize| alive.iter().any(|number| *number == (rank as u64).to_le_bytes());

@@ -237,10 +237,8 @@ impl<I: Offloadable> Trainer<I> {
         };
 
         // Ranks with fewer passes, or with a failure, gather for the others.
-        let passes = self.ranks.gathered(&passes(validation, own.clone()).to_le_bytes())?;
-        let passes =
-            passes.iter().filter_map(|count| Some(u64::from_le_bytes(count.as_slice().try_into().ok()?)));
-        let most = passes.max().unwrap_or_default() as usize;
+        let passes = self.ranks.gathered_alike(passes(validation, own.clone()))?;
+        let most = passes.into_iter().max().unwrap_or_default() as usize;
         let session = GatherSession::begin(Some(&window), &mut self.ranks)?;
         let measured = measure(|batch| model.step(batch), validation, &data.tokenizer, own, show);
         window.idle_until(most);

@@ -1,6 +1,5 @@
 //! How ranks exchange gradients and weights. Only this module asks for the kind.
 
-mod alone;
 mod exact;
 mod one_bit;
 mod periodic;
@@ -8,7 +7,7 @@ mod pipeline;
 
 use std::path::Path;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow, ensure};
 use backend_offload::Managed;
 use burn::backend::Autodiff;
 use burn::optim::GradientsParams;
@@ -25,20 +24,19 @@ use crate::optimizer::{HostPart, Owners, Passes, WeightWindow};
 use crate::progress::Report;
 use crate::ranks::{Loss, Pair, Pairs, Ranks, SavedAt};
 
-use alone::Alone;
 use exact::{Exact, Wire};
 use one_bit::OneBit;
 use periodic::Periodic;
 pub(super) use periodic::{KIND, Met, RoundEnd};
-use pipeline::Pipeline;
 
 pub(crate) enum Exchange {
-    Alone(Alone),
+    /// One process with every micro-batch of a step.
+    Alone,
     /// Exactly, or rounded to bf16 on the way.
     Exact(Exact),
     OneBit(OneBit),
     Periodic(Box<Periodic>),
-    Pipeline(Pipeline),
+    Pipeline,
 }
 
 pub(crate) struct Pass<'a, I: Managed> {
@@ -61,10 +59,10 @@ pub(crate) enum Restored {
 impl Exchange {
     pub(crate) fn choose(settings: &RanksSection, shard: bool, ranks: &Ranks) -> Self {
         if ranks.is_alone() {
-            return Self::Alone(Alone);
+            return Self::Alone;
         }
         if ranks.form_pipelines() {
-            return Self::Pipeline(Pipeline);
+            return Self::Pipeline;
         }
         match settings.exchange {
             ExchangeKind::Exact => Self::Exact(Exact::new(shard, Wire::F32(ranks.exact()))),
@@ -105,7 +103,7 @@ impl Exchange {
     ) -> anyhow::Result<()> {
         match self {
             Self::Periodic(periodic) => periodic.start(gpt, step, ranks),
-            Self::Alone(_) | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline(_) => Ok(()),
+            Self::Alone | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline => Ok(()),
         }
     }
 
@@ -117,7 +115,7 @@ impl Exchange {
     ) -> anyhow::Result<(GradientsParams, Report)> {
         let mut report = Report { step: data.step, ..Report::default() };
         let (mut share, mut divisor) = (ranks.share(data.micro_batches.len()), data.counted());
-        report.gradients_leave = host.is_some() || !matches!(self, Self::Alone(_) | Self::Periodic(_));
+        report.gradients_leave = host.is_some() || !matches!(self, Self::Alone | Self::Periodic(_));
         let (first, end) = (share.range().start, share.range().end);
         let own = &data.micro_batches[first as usize..end as usize];
         if matches!(self, Self::Periodic(_)) {
@@ -130,9 +128,7 @@ impl Exchange {
             reduce.gather_for(window);
         }
         let losses = match self {
-            Self::Pipeline(_) => {
-                Pipeline::losses(learner, data.step, (first, own), divisor, &mut sum, ranks)?
-            }
+            Self::Pipeline => pipeline::losses(learner, data.step, (first, own), divisor, &mut sum, ranks)?,
             _ => learner.own_losses(data.step, (first, own), divisor, &mut sum),
         };
         let numbers = self.finish_sums(learner, losses, &mut sum, ranks);
@@ -156,7 +152,7 @@ impl Exchange {
         let sums = match self {
             Self::Exact(exact) => ranks.begin_sums(exact.begin())?,
             Self::OneBit(one_bit) => ranks.begin_sums(one_bit.begin(step))?,
-            Self::Alone(_) | Self::Periodic(_) | Self::Pipeline(_) => return Ok(()),
+            Self::Alone | Self::Periodic(_) | Self::Pipeline => return Ok(()),
         };
         let in_turn = learner.gpt.learning();
         let order = ReduceOrder::of_pass(in_turn, learner.pass.recompute, ranks.world());
@@ -173,11 +169,10 @@ impl Exchange {
         ranks: &mut Ranks,
     ) -> anyhow::Result<(f32, f32)> {
         match self {
-            Self::Alone(_) => Alone::numbers(learner, losses, sum),
+            Self::Alone | Self::Periodic(_) => learner.own_numbers(losses, sum),
             Self::Exact(exact) => exact.numbers(learner, losses, sum, ranks),
             Self::OneBit(_) => exact::numbers(learner, losses, sum, false, ranks),
-            Self::Periodic(_) => Periodic::numbers(learner, losses, sum),
-            Self::Pipeline(_) => Pipeline::numbers(learner, losses, sum, ranks),
+            Self::Pipeline => pipeline::numbers(learner, losses, sum, ranks),
         }
     }
 
@@ -198,7 +193,7 @@ impl Exchange {
     ) -> (Gpt<B>, anyhow::Result<Option<Met>>) {
         match self {
             Self::Periodic(periodic) => periodic.meet(gpt, at, ranks),
-            Self::Alone(_) | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline(_) => (gpt, Ok(None)),
+            Self::Alone | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline => (gpt, Ok(None)),
         }
     }
 
@@ -210,7 +205,7 @@ impl Exchange {
     ) -> (Gpt<B>, anyhow::Result<()>) {
         match self {
             Self::Periodic(periodic) => periodic.begin_round(gpt, ranks),
-            Self::Alone(_) | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline(_) => (gpt, Ok(())),
+            Self::Alone | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline => (gpt, Ok(())),
         }
     }
 
@@ -221,11 +216,19 @@ impl Exchange {
         }
     }
 
+    /// This rank's update failed: the others hear of it as they agree on what follows the step, unless they survive it.
+    pub(super) fn fail_update(&self, ranks: &mut Ranks) {
+        // Within a round ranks agree on nothing.
+        if !ranks.survive() && !matches!(self, Self::Alone | Self::Periodic(_)) {
+            _ = agreed(Due::default(), false, ranks);
+        }
+    }
+
     /// Tokens of all ranks over those at this rank's pace.
     pub(super) fn pace(&self) -> f64 {
         match self {
             Self::Periodic(periodic) => periodic.pace(),
-            Self::Alone(_) | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline(_) => 1.0,
+            Self::Alone | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline => 1.0,
         }
     }
 
@@ -233,9 +236,7 @@ impl Exchange {
     fn equal_before(&self, step: u64) -> Option<u64> {
         match self {
             Self::Periodic(periodic) => periodic.met_before(step),
-            Self::Alone(_) | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline(_) => {
-                Some(step.saturating_sub(1))
-            }
+            Self::Alone | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline => Some(step.saturating_sub(1)),
         }
     }
 
@@ -252,7 +253,7 @@ impl Exchange {
         if ranks.is_alone() {
             return Ok(own);
         }
-        let all = ranks.exchange_bytes(own.to_byte())?;
+        let all = agreed(own, true, ranks)?;
         let stops = all.iter().any(|byte| Due::from_byte(*byte).stops());
         let rank_0 = Due::from_byte(all[0]);
         Ok(if stops { rank_0.with_stop() } else { rank_0 })
@@ -261,10 +262,10 @@ impl Exchange {
     /// On ranks with saved state of their own; others keep `own`.
     pub(crate) fn answer_of_rank_0(&self, own: bool, ranks: &mut Ranks) -> anyhow::Result<bool> {
         match self {
-            Self::Alone(_) => Ok(own),
+            Self::Alone => Ok(own),
             Self::Exact(exact) if !exact.is_sharded() => Ok(own),
-            Self::Exact(_) | Self::OneBit(_) | Self::Periodic(_) | Self::Pipeline(_) => {
-                Ok(ranks.led(|| Ok(vec![u8::from(own)]))? == [1])
+            Self::Exact(_) | Self::OneBit(_) | Self::Periodic(_) | Self::Pipeline => {
+                Ok(ranks.number(u8::from(own))? == 1)
             }
         }
     }
@@ -278,7 +279,7 @@ impl Exchange {
         }
         let loss = ranks.drop_lost_ranks()?;
         if loss.is_some() && ranks.is_alone() {
-            *self = Self::Alone(Alone);
+            *self = Self::Alone;
         }
         Ok(loss)
     }
@@ -296,7 +297,7 @@ impl Exchange {
         ranks: &Ranks,
     ) -> anyhow::Result<()> {
         match self {
-            Self::Alone(_) | Self::Exact(_) | Self::Pipeline(_) => Ok(()),
+            Self::Alone | Self::Exact(_) | Self::Pipeline => Ok(()),
             Self::OneBit(one_bit) => one_bit.save_state(run, at, ranks),
             Self::Periodic(periodic) => periodic.save_state(run, at, moments, ranks),
         }
@@ -310,9 +311,41 @@ impl Exchange {
         ranks: &mut Ranks,
     ) -> anyhow::Result<Restored> {
         match self {
-            Self::Alone(_) | Self::Exact(_) | Self::Pipeline(_) => Ok(Restored::All),
+            Self::Alone | Self::Exact(_) | Self::Pipeline => Ok(Restored::All),
             Self::OneBit(one_bit) => one_bit.restore_state(run, at, ranks),
             Self::Periodic(periodic) => periodic.restore_state(run, at, ranks),
         }
+    }
+}
+
+/// Each rank's byte. All living ranks succeed, or all fail.
+fn agreed(own: Due, succeeded: bool, ranks: &mut Ranks) -> anyhow::Result<Vec<u8>> {
+    let all = ranks.gathered_alike(own.to_byte()).context("agreeing on what follows a step")?;
+    let all_succeeded = ranks.all_succeeded(succeeded)?;
+    ensure!(all_succeeded, "another rank could not update its weights; its own messages say why");
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ranks::tests::on_each;
+
+    #[test]
+    fn ranks_hear_of_an_update_that_failed_on_one_before_they_take_another_step() {
+        let config = Config::load("toy", &[]).expect("a preset");
+        let all_know = on_each(3, |ranks| {
+            ranks.without_survivors();
+            let exchange = Exchange::choose(&config.ranks, false, ranks);
+            if ranks.rank() == 1 {
+                exchange.fail_update(ranks);
+            } else {
+                let due = exchange.agree(&config, &Progress::default(), false, ranks);
+                let said = due.expect_err("rank 1 has failed").to_string();
+                assert!(said.contains("another rank could not update its weights"), "{said}");
+            }
+            ranks.all_know_failure() && !ranks.have_failed()
+        });
+        assert_eq!(all_know, [true; 3]);
     }
 }

@@ -50,10 +50,7 @@ fn ranks_have_the_bits_of_one_process_where_groups_are_frozen_or_slower() {
         for (shard, worlds) in [("true", [1, 2]), ("true", [4, 1]), ("false", [2, 3])] {
             let shard = format!("memory.shard={shard}");
             let several = trained(&[&settings[..], &[&shard]].concat(), worlds, &[]);
-            let (before, after) = several.steps.split_at(worlds[0]);
-            assert!(before.iter().all(|bits| *bits == one.steps[0]), "{settings:?} on {worlds:?}");
-            assert!(after.iter().all(|bits| *bits == one.steps[1]), "{settings:?} resumed on {worlds:?}");
-            assert!(several.saved == one.saved, "{settings:?}: other files on {worlds:?}");
+            several.assert_has_bits_of(&one, worlds, &settings);
         }
     }
 }

@@ -60,30 +60,40 @@ impl<I: Managed> Learner<Autodiff<I>> {
         divisor: f64,
         sum: &mut Sum<'_, I>,
     ) -> Vec<Tensor<I, 1>> {
-        let device = self.gpt.wte.lazy_device();
         let mut losses = Vec::new();
         let own_groups = groups([first, sum.share.range().start], own.len(), self.pass.together);
         // For ranks with more groups.
         let idle = vec![0..0; self.idle_passes(own_groups.len(), sum)];
         for places in idle.into_iter().chain(own_groups) {
             let begin = |place: usize| {
-                let key = DropoutKey { seed: self.pass.seed, step, micro_batch: first + place as u64 };
-                let options = PassOptions {
-                    dropout: Some(key),
-                    z_loss: self.pass.z_loss,
-                    divisor: Some(divisor),
-                    inputs_in_tiles: self.pass.inputs_in_tiles,
-                };
-                (own[place].upload::<I>(self.gpt.rows_on_demand(), &device), options)
+                let (batch, options, named) =
+                    self.prepare((step, first + place as u64), &own[place], divisor);
+                ((batch, options), named)
             };
-            let group: Vec<_> = places.map(begin).collect();
-            let named =
-                |(batch, _): &(Batch<I>, _)| batch.inputs.rows.as_ref().map(|rows| Arc::clone(&rows.ids));
-            sum.begin_group(group.iter().map(named).collect());
+            let (group, named) = places.map(begin).unzip();
+            sum.begin_group(named);
             losses.extend(self.forward_backward(group, sum));
             sum.end_group();
         }
         losses
+    }
+
+    /// Micro-batch number `micro_batch` of `step` on the device, its options, and the embedding rows that it names.
+    pub(super) fn prepare(
+        &self,
+        (step, micro_batch): (u64, u64),
+        data: &MicroBatch,
+        divisor: f64,
+    ) -> (Batch<I>, PassOptions, Option<Arc<[u32]>>) {
+        let options = PassOptions {
+            dropout: Some(DropoutKey { seed: self.pass.seed, step, micro_batch }),
+            z_loss: self.pass.z_loss,
+            divisor: Some(divisor),
+            inputs_in_tiles: self.pass.inputs_in_tiles,
+        };
+        let batch = data.upload::<I>(self.gpt.rows_on_demand(), &self.gpt.wte.lazy_device());
+        let named = batch.inputs.rows.as_ref().map(|rows| Arc::clone(&rows.ids));
+        (batch, options, named)
     }
 
     fn idle_passes(&self, own: usize, sum: &Sum<'_, I>) -> usize {
@@ -154,21 +164,20 @@ impl<I: Managed> Learner<Autodiff<I>> {
         swept.losses
     }
 
-    /// Waits once for the device.
+    /// Loss and norm of this rank alone. Waits once for the device.
     pub(super) fn own_numbers(
         &self,
         losses: Vec<Tensor<I, 1>>,
         sum: &mut Sum<'_, I>,
-    ) -> anyhow::Result<(Vec<f32>, f32)> {
+    ) -> anyhow::Result<(f32, f32)> {
         // Gradients of a parameter with lost state are in no sum.
         ensure!(sum.failure.is_none(), "gradients could not be added up");
         let count = losses.len();
         let mut numbers = losses;
         numbers.extend(sum.norms.take_global(&self.gpt));
-        let mut numbers = read(numbers)?;
+        let numbers = read(numbers)?;
         let norm = sum.norm(numbers.get(count).copied())?;
-        numbers.truncate(count);
-        Ok((numbers, norm))
+        Ok((numbers[..count].iter().sum(), norm))
     }
 }
 

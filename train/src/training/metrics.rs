@@ -26,6 +26,7 @@ pub(super) struct Metrics {
     is_outdone: bool,
     begun: Instant,
     before: f64,
+    untimed: u64,
 }
 
 /// The device's own counters restart with every step.
@@ -46,7 +47,8 @@ pub(super) struct StepMeter {
 }
 
 impl Metrics {
-    pub(super) fn begin(before: f64) -> Self {
+    /// After `step` steps that took `before` seconds, or 0 if the journal does not know.
+    pub(super) fn begin(before: f64, step: u64) -> Self {
         Self {
             taken: Vec::new(),
             peaks: Peaks::default(),
@@ -54,6 +56,7 @@ impl Metrics {
             is_outdone: false,
             begun: Instant::now(),
             before,
+            untimed: if before > 0.0 { 0 } else { step },
         }
     }
 }
@@ -67,10 +70,9 @@ impl Peaks {
 
     pub(crate) fn of_all(self, ranks: &mut Ranks) -> anyhow::Result<Self> {
         let own = [self.device, self.host, self.largest_launch];
-        let all = ranks.gathered(bytemuck::cast_slice(&own))?;
-        let all = all.iter().flat_map(|bytes| bytemuck::pod_collect_to_vec::<u8, [u64; 3]>(bytes));
+        let all = ranks.gathered_alike(own)?;
         let [device, host, largest_launch] =
-            all.fold(own, |most, of| std::array::from_fn(|at| most[at].max(of[at])));
+            all.iter().fold(own, |most, of| std::array::from_fn(|at| most[at].max(of[at])));
         Ok(Self { device, host, largest_launch })
     }
 }
@@ -138,7 +140,7 @@ impl<I: Offloadable> Trainer<I> {
 
         let session = &self.session;
         report.mfu = session.speed.flops_per_second.map(|possible| reached / possible);
-        report.seconds = session.progress.seconds;
+        (report.seconds, report.untimed) = (session.progress.seconds, self.metrics.untimed);
         report.drive_wear = session.wear.written(stats::<I>(&self.device).bytes_to_disk);
         self.tell("step", &report);
         self.spare_the_disk();

@@ -8,7 +8,7 @@ use burn::module::AutodiffModule;
 use burn::tensor::backend::Backend;
 use models::{Gpt, Reader, Sampling, WholeReader};
 use runs::config::{Config, EvalSection};
-use runs::{TEXTS_AT_ONCE, TextGenerator};
+use runs::{Prompt, TEXTS_AT_ONCE, TextGenerator};
 use serde::Serialize;
 use serde_json::json;
 use tokenizer::{Message, Role};
@@ -80,14 +80,15 @@ fn speaking<'a, B: Backend>(
 pub(crate) fn prompts<B: Backend>(
     speaker: &TextGenerator<'_, B>,
     eval: &EvalSection,
-) -> anyhow::Result<Vec<(String, Vec<u32>)>> {
+) -> anyhow::Result<Vec<(String, Prompt)>> {
     let mut prompts = Vec::new();
     for text in &eval.prompts {
-        prompts.push((text.clone(), speaker.opening(text)?));
+        prompts.push((text.clone(), Prompt::text(speaker.tokenizer, text)?));
     }
     for question in &eval.questions {
         let message = Message::new(Role::User, question.clone());
-        prompts.push((question.clone(), speaker.tokenizer.encode_prompt(&[message])?));
+        let ids = speaker.tokenizer.encode_prompt(&[message])?;
+        prompts.push((question.clone(), Prompt::conversation(ids)));
     }
     Ok(prompts)
 }
@@ -99,10 +100,10 @@ pub(crate) fn samples<B: Backend>(
 ) -> anyhow::Result<Vec<Sample>> {
     let mut samples = Vec::new();
     for prompts in prompts(speaker, eval)?.chunks(TEXTS_AT_ONCE) {
-        let ids: Vec<_> = prompts.iter().map(|(_, ids)| ids.clone()).collect();
+        let ids: Vec<_> = prompts.iter().map(|(_, prompt)| prompt.ids().to_vec()).collect();
         let completions = speaker.speak_by(reader, &ids, |_| ControlFlow::Continue(()))?;
-        for ((prompt, _), completion) in prompts.iter().zip(&completions) {
-            samples.push(Sample { prompt: prompt.clone(), text: speaker.text(completion)? });
+        for ((text, prompt), completion) in prompts.iter().zip(&completions) {
+            samples.push(Sample { prompt: text.clone(), text: speaker.text(prompt, completion)? });
         }
     }
     Ok(samples)
@@ -180,7 +181,7 @@ impl<I: Offloadable> Trainer<I> {
             let passes = most_passes(eval.prompts.len() + eval.questions.len(), eval.max_new_tokens);
             let speak = |reader: &mut dyn Reader| samples(&speaker, reader, eval);
             let window = self.optimizer.window.as_ref();
-            match spoken_by_ranks(&inner, (window, passes), &mut self.ranks, speak) {
+            match generate_on_ranks(&inner, (window, passes), &mut self.ranks, speak) {
                 Err(error) if self.ranks.form_pipelines() => self.repeat_after(error)?,
                 spoken => return spoken,
             }
@@ -189,12 +190,13 @@ impl<I: Offloadable> Trainer<I> {
 }
 
 /// Whether other ranks than rank 0 take part when it speaks, since each has weights of its own.
-pub(crate) fn all_speak<I: Backend>(window: Option<&WeightWindow<I>>, ranks: &Ranks) -> bool {
+pub(crate) fn all_ranks_generate<I: Backend>(window: Option<&WeightWindow<I>>, ranks: &Ranks) -> bool {
     window.is_some() || ranks.form_pipelines()
 }
 
-/// What `speak` returns on rank 0; `None` on others. It takes at most `passes` if ranks gather weights.
-pub(crate) fn spoken_by_ranks<I: Managed, T>(
+/// What `speak` returns on rank 0; `None` on others. If it fails on one rank, all that take part fail. It takes at most
+/// `passes` if ranks gather weights.
+pub(crate) fn generate_on_ranks<I: Managed, T>(
     learner: &Learner<I>,
     (window, passes): (Option<&WeightWindow<I>>, usize),
     ranks: &mut Ranks,
@@ -205,6 +207,8 @@ pub(crate) fn spoken_by_ranks<I: Managed, T>(
     }
     let session = GatherSession::begin(window, ranks)?;
     let spoken = speak(&mut WholeReader::new(&learner.gpt));
-    let spoken = session.end_after(passes, spoken, ranks)?;
+    let spoken = session.end_after(passes, spoken, ranks);
+    // Without a window rank 0 speaks alone.
+    let spoken = if window.is_some() { ranks.if_all_succeeded(spoken)? } else { spoken? };
     Ok(ranks.leads().then_some(spoken))
 }

@@ -5,6 +5,7 @@
 //! evaluation and end of the run wait for it.
 
 use std::cell::Cell;
+use std::fs;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::thread::{self, JoinHandle};
@@ -96,8 +97,13 @@ impl<I: Offloadable> Trainer<I> {
         let sealing = self.write().and_then(|unsealed| {
             let (checkpoints, rule) = (self.saver.checkpoints.clone(), &self.session.config.checkpoint);
             let (keep_last, keep_every) = (rule.keep_last, rule.keep_every);
+            let kept_aside = self.log.journal.kept_aside();
             let seal = move || {
                 let saved = unsealed.seal();
+                if saved.is_ok() {
+                    // The checkpoints that these lines led to are no longer the latest.
+                    _ = fs::remove_file(kept_aside);
+                }
                 let mark = || if is_best { checkpoints.mark_best(step) } else { Ok(()) };
                 let tidy = || mark().and_then(|()| checkpoints.prune(keep_last, keep_every));
                 let tidied = if saved.is_ok() { tidy() } else { Ok(()) };
@@ -134,7 +140,7 @@ impl<I: Offloadable> Trainer<I> {
                 return own;
             }
             ranks.expect_work(time_to_write(config));
-            let all_wrote = ranks.all(own.is_ok())?;
+            let all_wrote = ranks.all_succeeded(own.is_ok())?;
             own?;
             ensure!(all_wrote, "another rank could not write its part; its own messages say why");
             Ok(())
@@ -163,7 +169,9 @@ impl<I: Offloadable> Trainer<I> {
         let here = (self.ranks.rank(), !self.ranks.is_beside_lead());
         let written = parts.write(own, (&folder, &places), here);
         self.ranks.expect_work(time_to_write(&self.session.config));
-        let voted = self.ranks.all(written.is_ok());
+        let voted = self.ranks.all_succeeded(written.is_ok());
+        // Rank 0 seals the checkpoint.
+        self.ranks.expect_work_of_lead();
         if let Err(error) = written {
             eprintln!("rank {}: {error:#}; training continues", self.ranks.rank());
         }
@@ -205,6 +213,13 @@ impl<I: Offloadable> Trainer<I> {
         Ok(())
     }
 
+    /// Before a call to which rank 0 comes once its last checkpoint is sealed.
+    pub(super) fn expect_seal(&self) {
+        if !self.ranks.leads() {
+            self.ranks.expect_work(time_to_write(&self.session.config));
+        }
+    }
+
     pub(super) fn settle_save_or_say(&mut self) {
         if let Err(error) = self.settle_save() {
             self.say(&format!("{error:#}; training continues"));
@@ -243,7 +258,7 @@ impl<I: Offloadable> Trainer<I> {
             eprintln!("rank {}: {error:#}; training continues", self.ranks.rank());
         }
         self.ranks.expect_work(time_to_write(config));
-        self.ranks.all(true)?;
+        self.ranks.all_succeeded(true)?;
         self.ranks.expect_work_of_lead();
         Ok(())
     }
@@ -254,14 +269,24 @@ impl<I: Offloadable> Trainer<I> {
     }
 
     /// The run may have ended before the mark, or resume from an earlier step.
-    pub(crate) fn settle_best(&self) {
-        let Some(best) = self.session.progress.best else { return };
-        if self.saver.checkpoints.best().ok().flatten() == Some(best.step) {
+    pub(crate) fn settle_best(&mut self) {
+        let checkpoints = &self.saver.checkpoints;
+        let progress = &mut self.session.progress;
+        let marked = checkpoints.best().ok().flatten();
+        if progress.best.is_some_and(|best| marked == Some(best.step)) {
             return;
         }
-        match self.saver.checkpoints.mark_best(best.step) {
-            Ok(()) | Err(CheckpointError::Absent { .. }) => {}
-            Err(error) => self.say(&format!("the best checkpoint so far cannot be marked: {error}")),
+        let settled = match progress.best.map(|best| checkpoints.mark_best(best.step)) {
+            // Other weights will have the marked step.
+            None | Some(Err(CheckpointError::Absent { .. })) if marked > Some(progress.step) => {
+                progress.best = None;
+                checkpoints.unmark_best()
+            }
+            None | Some(Err(CheckpointError::Absent { .. })) => Ok(()),
+            Some(settled) => settled,
+        };
+        if let Err(error) = settled {
+            self.say(&format!("the best checkpoint so far cannot be marked: {error}"));
         }
     }
 }

@@ -157,7 +157,7 @@ impl<'r> Training<'r> {
             parts.write((optimizer, gpt), (folder, &places), here).expect("rank 0 made the files");
         }
         if parts.is_some() {
-            assert!(ranks.all(true).expect("no rank fails"));
+            assert!(ranks.all_succeeded(true).expect("no rank fails"));
         }
     }
 }
@@ -171,6 +171,16 @@ pub(super) struct Trained {
     /// Loss and norm of each step, by rank.
     pub(super) steps: Vec<Vec<[u32; 2]>>,
     pub(super) saved: [Vec<Vec<u8>>; 2],
+}
+
+impl Trained {
+    /// `one` is the run of one process, and `worlds` have been this one's ranks before and after the resume.
+    pub(super) fn assert_has_bits_of(&self, one: &Self, worlds: [usize; 2], settings: &[&str]) {
+        let (before, after) = self.steps.split_at(worlds[0]);
+        assert!(before.iter().all(|bits| *bits == one.steps[0]), "{settings:?} on {worlds:?}");
+        assert!(after.iter().all(|bits| *bits == one.steps[1]), "{settings:?} resumed on {worlds:?}");
+        assert!(self.saved == one.saved, "{settings:?}: other files on {worlds:?}");
+    }
 }
 
 /// As many steps again, with `later`, on `worlds[1]` ranks.
@@ -209,11 +219,7 @@ fn ranks_that_shard_the_host_optimizer_have_the_bits_of_one_process() {
         let one = trained(&settings, [1, 1], &[]);
         let divided = [&settings[..], &["memory.shard=true"]].concat();
         for worlds in [[1, 2], [2, 4], [4, 1]] {
-            let several = trained(&divided, worlds, &[]);
-            let (before, after) = several.steps.split_at(worlds[0]);
-            assert!(before.iter().all(|bits| *bits == one.steps[0]), "{settings:?} on {worlds:?}");
-            assert!(after.iter().all(|bits| *bits == one.steps[1]), "{settings:?} resumed on {worlds:?}");
-            assert!(several.saved == one.saved, "{settings:?}: other files on {worlds:?}");
+            trained(&divided, worlds, &[]).assert_has_bits_of(&one, worlds, &settings);
         }
     }
 }

@@ -1,8 +1,11 @@
 //! Ranks that hold a share of the weights have the bits of one process.
 
+use anyhow::ensure;
 use burn::module::AutodiffModule;
 use burn_train::InferenceStep;
+use models::{Reader, Stretch};
 
+use super::generate_on_ranks;
 use super::sharded::{Training, trained};
 use super::whole_and_by_rows::{config, micro_batch};
 use crate::optimizer::GatherSession;
@@ -29,11 +32,7 @@ fn ranks_that_gather_weights_have_the_bits_of_one_process() {
         let divided = [&WEIGHTS[..], settings].concat();
         let one = trained(&[&divided[..], &["memory.shard=false"]].concat(), [1, 1], &[]);
         for worlds in [[1, 2], [2, 4], [4, 1], [3, 3]] {
-            let several = trained(&divided, worlds, &[]);
-            let (before, after) = several.steps.split_at(worlds[0]);
-            assert!(before.iter().all(|bits| *bits == one.steps[0]), "{settings:?} on {worlds:?}");
-            assert!(after.iter().all(|bits| *bits == one.steps[1]), "{settings:?} resumed on {worlds:?}");
-            assert!(several.saved == one.saved, "{settings:?}: other files on {worlds:?}");
+            trained(&divided, worlds, &[]).assert_has_bits_of(&one, worlds, settings);
         }
     }
 }
@@ -124,4 +123,29 @@ fn ranks_with_fewer_passes_gather_for_the_others() {
     });
     assert_eq!(sums.iter().map(Vec::len).collect::<Vec<_>>(), [0, 1, 2]);
     assert!(sums.iter().flatten().all(|sum| *sum == sums[1][0]), "{sums:?}");
+}
+
+fn read_two(reader: &mut dyn Reader) -> anyhow::Result<usize> {
+    Ok(reader.read(&[Stretch::from(&[1, 2][..])], 2)?.len())
+}
+
+#[test]
+fn a_failure_of_one_rank_that_gathers_to_speak_is_one_of_all_and_ends_no_later_work() {
+    let config = config(&WEIGHTS);
+    let said = on_each(3, |ranks| {
+        let (training, _) = Training::new(&config, ranks).steps(1..2);
+        let (model, rank) = (training.learner.valid(), training.ranks.rank());
+        let window = training.optimizer.window.as_ref();
+        let failed = generate_on_ranks(&model, (window, 1), training.ranks, |reader| {
+            ensure!(rank != 1, "no words");
+            read_two(reader)
+        });
+        let spoken = generate_on_ranks(&model, (window, 1), training.ranks, read_two);
+        (failed.expect_err("on all").to_string(), spoken.expect("it works again"))
+    });
+    assert_eq!(said[1], ("no words".to_owned(), None));
+    for (rank, length) in [(0, Some(264)), (2, None)] {
+        let (why, spoken) = &said[rank];
+        assert!(why.contains("another rank failed") && *spoken == length, "{why}");
+    }
 }

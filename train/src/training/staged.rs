@@ -42,11 +42,7 @@ fn stages_on_ranks_have_the_bits_of_one_process() {
         let staged = [&TWO[..], settings].concat();
         let one = trained(&staged, [1, 1], &[]);
         for (worlds, later) in [([1, 2], &[][..]), ([2, 1], &[]), ([2, 4], &[FOUR])] {
-            let several = trained(&staged, worlds, later);
-            let (before, after) = several.steps.split_at(worlds[0]);
-            assert!(before.iter().all(|bits| *bits == one.steps[0]), "{settings:?} on {worlds:?}");
-            assert!(after.iter().all(|bits| *bits == one.steps[1]), "{settings:?} resumed on {worlds:?}");
-            assert!(several.saved == one.saved, "{settings:?}: other files on {worlds:?}");
+            trained(&staged, worlds, later).assert_has_bits_of(&one, worlds, settings);
         }
     }
 }
@@ -62,10 +58,7 @@ fn pipelines_beside_each_other_have_the_bits_of_one_process() {
     for &settings in &cases[..suite::size().pick(1, 2, 4)] {
         let staged = [&TWO[..], settings].concat();
         let one = trained(&staged, [1, 1], &[]);
-        let several = trained(&staged, [4, 6], &[]);
-        assert!(several.steps[..4].iter().all(|bits| *bits == one.steps[0]), "{settings:?}");
-        assert!(several.steps[4..].iter().all(|bits| *bits == one.steps[1]), "{settings:?}");
-        assert!(several.saved == one.saved, "{settings:?}: other files");
+        trained(&staged, [4, 6], &[]).assert_has_bits_of(&one, [4, 6], settings);
     }
 }
 

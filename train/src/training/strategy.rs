@@ -166,6 +166,9 @@ impl<I: Offloadable> SupervisedLearningStrategy<Components<I>> for Strategy<I> {
             exchange.fail(ranks);
         }
         trainer.settle_save_or_say();
+        if ending.is_err() && trainer.ranks.all_know_failure() {
+            trainer.ranks.wait_for_lead();
+        }
         trainer.ending = Some(ending);
         (trainer.model.take(), events)
     }

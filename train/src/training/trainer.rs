@@ -3,6 +3,8 @@
 //! Memory failures surface where a result is read, so loss and norm are read before the update. NaN or infinity never
 //! reaches a weight (`a_diverged_run_skips_updates_and_stops_with_finite_weights`).
 
+use std::fmt;
+
 use anyhow::{Context, anyhow};
 use backend_offload::{Offload, Offloadable};
 use burn::data::dataloader::DataLoader;
@@ -16,7 +18,7 @@ use super::due::{self, Due};
 use super::exchange::{self, Met, Pass, RoundEnd};
 use super::learner::Model;
 use super::metrics::Metrics;
-use super::samples::all_speak;
+use super::samples::all_ranks_generate;
 use super::saving::Saver;
 use super::session::Best;
 use super::strategy::{Display, Events, Tape};
@@ -58,7 +60,7 @@ impl<I: Offloadable> Trainer<I> {
         let mut trainer = Self {
             model: Model::default(),
             saver: Saver::of(&session.run),
-            metrics: Metrics::begin(journal.seconds()),
+            metrics: Metrics::begin(journal.seconds(), session.progress.step),
             session,
             optimizer,
             ranks,
@@ -87,11 +89,11 @@ impl<I: Offloadable> Trainer<I> {
     ) -> anyhow::Result<Ending> {
         self.exchange.start(&self.model.gpt, self.session.progress.step, &self.ranks)?;
         let mut batches = loader.iter();
-        let watched = self.watched_step();
+        let (watched, begun) = (self.watched_step(), self.session.progress.step);
         while self.session.progress.step < self.session.steps() {
             let mut meter = self.begin_step(watched);
             self.model.update(|gpt| self.exchange.begin_round(gpt, &mut self.ranks))?;
-            let data = batches.next().ok_or_else(|| self.no_data())?;
+            let data = batches.next().ok_or_else(|| self.saved_without_data(begun))?;
             meter.data_arrived(&self.ranks);
             let step = data.step;
 
@@ -104,8 +106,8 @@ impl<I: Offloadable> Trainer<I> {
             // Loss and norm are equal on all ranks: NaN or infinity on one skips the step on all.
             if report.is_usable() {
                 let stride = Stride::clipped(share, f64::from(report.gnorm), train.grad_clip);
-                self.update(gradients, stride)
-                    .map_err(|error| anyhow!("the update of step {step} could not run: {error}"))?;
+                let updated = self.update(gradients, stride);
+                updated.map_err(|error| self.update_failed(step, &error))?;
             } else {
                 self.optimizer.withhold();
             }
@@ -116,8 +118,7 @@ impl<I: Offloadable> Trainer<I> {
             report.gradients_leave |= met.is_some();
 
             // A failed update surfaces before any later step uses its weights.
-            Offload::<I>::sync(&self.device)
-                .map_err(|error| anyhow!("the update of step {step} could not run: {error}"))?;
+            Offload::<I>::sync(&self.device).map_err(|error| self.update_failed(step, &error))?;
             self.end_step(meter, report, events);
             if let Some(met) = met {
                 self.catch_up(&met, &mut batches)?;
@@ -181,9 +182,21 @@ impl<I: Offloadable> Trainer<I> {
         self.model.update(|gpt| optimizer.gathered(gpt, &mut self.ranks))
     }
 
+    fn update_failed(&mut self, step: u64, error: &dyn fmt::Display) -> anyhow::Error {
+        self.exchange.fail_update(&mut self.ranks);
+        anyhow!("the update of step {step} could not run: {error}")
+    }
+
     fn no_data(&self) -> anyhow::Error {
         let failure = self.session.training.failure();
         failure.map_or_else(|| anyhow!("the training data ended early"), Into::into)
+    }
+
+    /// Saves the steps since `begun`. Ranks cannot: the others are in the next step already.
+    fn saved_without_data(&mut self, begun: u64) -> anyhow::Error {
+        let save = self.ranks.is_alone() && self.session.progress.step > begun;
+        let error = self.no_data();
+        self.saved_before(error, Due { save, ..Due::default() })
     }
 
     fn agree(&mut self, interrupter: &Interrupter) -> anyhow::Result<Due> {
@@ -216,7 +229,7 @@ impl<I: Offloadable> Trainer<I> {
         if self.ranks.leads() {
             self.say(&format!("after step {step} {loss}: {left} of {before} ranks live, and go on"));
         }
-        self.tell("lost", &json!({ "step": step, "ranks": left, "before": before, "gone": loss.gone }));
+        self.tell("lost", &loss.record(step, left));
         Ok(true)
     }
 
@@ -233,6 +246,8 @@ impl<I: Offloadable> Trainer<I> {
         };
         let mut saves = due.save;
         if due.evaluate && due.ending.is_none() && !saves {
+            // Ranks without saved state of their own do not hear whether rank 0 saves.
+            self.ranks.expect_work_of_lead();
             saves = self.exchange.answer_of_rank_0(better.is_some(), &mut self.ranks)?;
         }
         if saves {
@@ -258,9 +273,10 @@ impl<I: Offloadable> Trainer<I> {
             if self.ranks.leads() {
                 self.settle_save_or_say();
             }
+            self.expect_seal();
             better = self.evaluate(events)?;
         }
-        let all_sample = all_speak(self.optimizer.window.as_ref(), &self.ranks);
+        let all_sample = all_ranks_generate(self.optimizer.window.as_ref(), &self.ranks);
         if due.sample && !all_sample {
             self.ranks.expect_work_of_lead();
         }
@@ -270,13 +286,17 @@ impl<I: Offloadable> Trainer<I> {
         Ok(better)
     }
 
-    /// The steps are whole though an evaluation or sample failed, and a checkpoint was due.
+    /// The steps are whole though an evaluation, a sample or a read failed, and a checkpoint was due.
     fn saved_before(&mut self, error: anyhow::Error, due: Due) -> anyhow::Error {
         if !due.save || self.ranks.have_failed() || self.optimizer.settle().is_err() {
             return error;
         }
+        let all_know = self.ranks.all_know_failure();
         if let Err(other) = self.save_on_all_ranks(None, true) {
             self.say(&format!("{other:#}"));
+        }
+        if all_know {
+            self.ranks.wait_for_lead();
         }
         error
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
-use backend_offload::{Offload, Offloadable, stats};
+use backend_offload::{Offload, Offloadable, dry_run_requested, stats};
 use models::Footprint;
 use runs::BadInput;
 use runs::config::Config;
@@ -26,7 +26,6 @@ use crate::machine::{Measuring, survey};
 use crate::optimizer::check_eight_bits;
 use crate::plan::{self, Plan};
 use crate::ranks::{self, RankArgs, Ranks};
-use crate::training::computes_nothing;
 use attempt::Part;
 use lost_ranks::LostRanks;
 
@@ -79,7 +78,7 @@ impl Args {
         let (pretrained, adapter) = (self.from.as_deref(), self.adapter.as_deref());
         let beginning = Beginning { resume: self.resume.as_ref(), pretrained, adapter };
         let directory = RunDirectory::find(config.as_deref(), &set, out, beginning)?;
-        if directory.from.is_none() && directory.pretrained.is_none() && !computes_nothing() {
+        if directory.from.is_none() && directory.pretrained.is_none() && !dry_run_requested() {
             runs::lora::refuse_without_base(&directory.config)?;
         }
         Ok(directory)
@@ -196,10 +195,10 @@ fn make_plan<I: Offloadable>(
     }
 
     match plan.refuse() {
-        Err(reasons) if computes_nothing() => eprintln!("{reasons:#}\nnothing is computed, so it goes on"),
+        Err(reasons) if dry_run_requested() => eprintln!("{reasons:#}\nnothing is computed, so it goes on"),
         refusal => refusal?,
     }
-    if args.device == DeviceChoice::Auto && place.shares_host && !args.dry_run && !computes_nothing() {
+    if args.device == DeviceChoice::Auto && place.shares_host && !args.dry_run && !dry_run_requested() {
         refuse_slow_step(plan.step_seconds())?;
     }
     check_eight_bits::<Offload<I>>(&directory.config, device)?;

@@ -33,8 +33,7 @@ pub(crate) fn losses_end_runs() -> bool {
 }
 
 fn release() -> Result<u32, String> {
-    let version = Command::new("mpirun").arg("--version").output().map_err(|_| "there is no mpirun")?;
-    exchange::launch::release(&String::from_utf8_lossy(&version.stdout)).map_err(|error| error.to_string())
+    exchange::launch::installed().map(|(_, release)| release).map_err(|error| error.to_string())
 }
 
 impl Tiny {

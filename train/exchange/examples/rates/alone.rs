@@ -2,7 +2,7 @@
 
 use std::{error::Error, io::Write, time::Instant};
 
-use exchange::{Engine, Exact, Exchange, Pairwise, Share};
+use exchange::{Engine, Exact, Pairwise, Share};
 
 use super::{Asked, Sample, gradient};
 

@@ -2,7 +2,7 @@
 
 use std::{error::Error, io::Write, time::Instant};
 
-use exchange::{Counted, Engine, Exact, Exchange, OneBit, Pairwise, Share, even};
+use exchange::{Counted, Engine, Exact, OneBit, Pairwise, Share, even};
 
 use super::{Asked, Sample, gradient};
 

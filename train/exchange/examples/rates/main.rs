@@ -47,7 +47,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 #[cfg(unix)]
 fn between(asked: &Asked, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let engine = exchange::Mpi::open()?;
-    let _watchdog = engine.watchdog(LIMIT);
+    let _watchdog = exchange::Engine::watchdog(&engine, LIMIT);
     if exchange::Engine::rank(&engine) == 0 {
         writeln!(out, "engine,{}", engine.version().lines().next().unwrap_or_default())?;
     }

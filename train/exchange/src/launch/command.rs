@@ -30,7 +30,7 @@ pub struct Job {
     pub cores: usize,
     /// Whether the user is root; `mpirun` then needs two variables.
     pub root: bool,
-    /// Major release of Open MPI, from [`release`].
+    /// Major release of Open MPI, from [`installed`](super::installed).
     pub release: u32,
 }
 
@@ -132,7 +132,7 @@ pub fn hosts(text: &str) -> Result<Vec<Host>, LaunchError> {
 }
 
 /// Finds `mpirun` in the folders of `path`, a value of `PATH`.
-pub fn find_mpirun(path: &OsStr) -> Result<PathBuf, LaunchError> {
+pub(super) fn find_mpirun(path: &OsStr) -> Result<PathBuf, LaunchError> {
     let candidates = std::env::split_paths(path).map(|folder| folder.join("mpirun"));
     candidates.into_iter().find(|file| file.is_file()).ok_or(LaunchError::NoMpirun)
 }

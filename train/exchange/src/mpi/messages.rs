@@ -27,6 +27,10 @@ impl Messages {
     pub(super) fn are_leaving(&self) -> bool {
         !self.leaving.is_empty()
     }
+
+    fn receivers(&self) -> impl Iterator<Item = usize> {
+        self.leaving.iter().map(|transfer| transfer.at.0)
+    }
 }
 
 impl Mpi {
@@ -112,6 +116,22 @@ impl Mpi {
             self.wait_for_messages();
         }
         Ok(found.map(|Transfer { at, bytes, .. }| (at, bytes)))
+    }
+
+    /// Names receivers that are frozen.
+    pub(super) fn finish_messages(&mut self) -> Result<()> {
+        if !self.messages.are_leaving() {
+            return Ok(());
+        }
+        self.waiting.begin(Call::Message, self.rank, self.messages.receivers());
+        let mut sent = self.forget_sent();
+        while sent.is_ok() && self.messages.are_leaving() {
+            self.waiting.wait_for(self.messages.receivers());
+            std::thread::sleep(NAP);
+            sent = self.forget_sent();
+        }
+        self.waiting.end();
+        sent
     }
 
     fn works(&self) -> Result<()> {

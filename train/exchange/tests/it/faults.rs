@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use exchange::threads::{self, Fault, Threads};
-use exchange::{Alone, Engine, Error, Exact, Exchange, OneBit, Pairwise, Share, even};
+use exchange::{Alone, Engine, Error, Exact, OneBit, Pairwise, Share, even};
 use proptest::prelude::*;
 
 use crate::numbers::{bits, contribution, contributions};

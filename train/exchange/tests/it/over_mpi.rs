@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exchange::{Alone, Counted, Engine, Error, Exact, Exchange, Mpi, OneBit, Pairwise, Share, threads};
+use exchange::{Alone, Counted, Engine, Error, Exact, Mpi, OneBit, Pairwise, Share, threads};
 use rustix::process::{Signal, getpid, kill_process};
 use suite::Need;
 
@@ -107,6 +107,17 @@ fn runs_the_scenario_it_was_started_for() {
                 return;
             }
             engine.barrier().expect_err("the watchdog is faster");
+        }
+        "frozen receiver" => {
+            let _watchdog = engine.watchdog(Duration::from_secs(5));
+            engine.barrier().expect("all are here");
+            if rank == 1 {
+                end_by(Signal::STOP);
+                return;
+            }
+            // More than sockets hold.
+            engine.send((1, 0), vec![0; 16 << 20]).expect("it begins to leave");
+            engine.finish_sending().expect_err("the watchdog is faster");
         }
         "no shrinking" => {
             let end = engine.shrink();
@@ -242,6 +253,15 @@ fn a_frozen_rank_ends_the_job_and_is_named() {
             assert_eq!(end.success, Some(false), "release {}: {}", mpi.release, end.printed);
             assert!(end.printed.contains("error: rank 1 did not arrive at barrier"), "{}", end.printed);
         }
+    }
+}
+
+#[test]
+fn a_rank_that_freezes_before_it_takes_a_message_ends_the_job_and_is_named() {
+    for mpi in installations() {
+        let end = mpi.run(2, "frozen receiver");
+        assert_eq!(end.success, Some(false), "release {}: {}", mpi.release, end.printed);
+        assert!(end.printed.contains("error: rank 1 did not arrive at message"), "{}", end.printed);
     }
 }
 

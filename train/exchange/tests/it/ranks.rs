@@ -51,8 +51,8 @@ pub fn installations() -> Vec<Installation> {
 
 impl Installation {
     pub fn of_path() -> Result<Self, String> {
-        let mpirun = launch::find_mpirun(&env::var_os("PATH").unwrap_or_default());
-        mpirun.map_err(|error| error.to_string()).and_then(|mpirun| Self::at(mpirun, false))
+        let (mpirun, release) = launch::installed().map_err(|error| error.to_string())?;
+        Ok(Self { mpirun, release, unpacked: false })
     }
 
     pub fn unpacked() -> Result<Self, String> {
@@ -60,11 +60,7 @@ impl Installation {
         if !mpirun.is_file() {
             return Err("there is no Open MPI 5 in the target folder".to_owned());
         }
-        Self::at(mpirun, true)
-    }
-
-    fn at(mpirun: PathBuf, unpacked: bool) -> Result<Self, String> {
-        let mut found = Self { mpirun, release: 0, unpacked };
+        let mut found = Self { mpirun, release: 0, unpacked: true };
         let output = found.command(found.mpirun.as_os_str()).arg("--version").output().expect("mpirun runs");
         let release = launch::release(&String::from_utf8_lossy(&output.stdout));
         found.release = release.map_err(|error| error.to_string())?;

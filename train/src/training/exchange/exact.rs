@@ -50,7 +50,7 @@ impl Exact {
     ) -> anyhow::Result<(f32, f32)> {
         let numbers = numbers(learner, losses, sum, self.shard, ranks)?;
         if ranks.survive() {
-            ensure!(ranks.all(true)?, "another rank withholds this step");
+            ensure!(ranks.all_succeeded(true)?, "another rank withholds this step");
         }
         Ok(numbers)
     }
@@ -83,7 +83,7 @@ pub(super) fn numbers<I: Managed>(
     }
 
     let own = if losses.is_empty() { Ok(Vec::new()) } else { read(losses) };
-    let all_computed = ranks.all(own.is_ok() && sum.failure.is_none())?;
+    let all_computed = ranks.all_succeeded(own.is_ok() && sum.failure.is_none())?;
     let losses = own?;
     ensure!(all_computed, ANOTHER_FAILED);
     let losses = ranks.losses(losses, sum.share.count as usize)?;

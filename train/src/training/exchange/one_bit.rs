@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use exchange::{Engine, Exchange as _, Residuals};
+use exchange::{Engine, Residuals};
 
 use super::exact::Wire;
 use super::{Restored, exact};

@@ -15,8 +15,6 @@ use std::collections::{HashSet, VecDeque};
 use std::path::Path;
 
 use anyhow::{Context, ensure};
-use backend_offload::Managed;
-use burn::backend::Autodiff;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{
     Tensor, TensorData,
@@ -27,8 +25,7 @@ use models::Gpt;
 use runs::config::{ChangesKind, RanksSection};
 use serde_json::Value;
 
-use super::super::Learner;
-use super::super::gradients::{ANOTHER_FAILED, Sum, bucket_ends};
+use super::super::gradients::{ANOTHER_FAILED, bucket_ends};
 use super::Restored;
 use super::exact::{Wire, reduce};
 use super::one_bit::OneBit;
@@ -106,16 +103,6 @@ impl Periodic {
 
     pub(super) fn share(micro_batches: usize) -> Share {
         Share { count: micro_batches as u64, world: 1, rank: 0 }
-    }
-
-    /// This rank's loss and norm: ranks exchange nothing within a round.
-    pub(super) fn numbers<I: Managed>(
-        learner: &Learner<Autodiff<I>>,
-        losses: Vec<Tensor<I, 1>>,
-        sum: &mut Sum<'_, I>,
-    ) -> anyhow::Result<(f32, f32)> {
-        let (losses, norm) = learner.own_numbers(losses, sum)?;
-        Ok((losses.iter().sum(), norm))
     }
 
     pub(super) fn pace(&self) -> f64 {

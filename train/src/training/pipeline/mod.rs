@@ -14,9 +14,8 @@ use std::sync::Arc;
 use backend_offload::Managed;
 use burn::backend::Autodiff;
 use burn::tensor::{DType, Tensor, TensorData, backend::Backend};
-use models::dropout::DropoutKey;
 use models::stage::{Stage, StagePass};
-use models::{Chunks, Lean, PassOptions, Plain};
+use models::{Chunks, Lean, Plain};
 
 use super::Learner;
 use super::gradients::{Sum, TapeLock};
@@ -164,16 +163,8 @@ impl<I: Managed> Passes<'_, I> {
 
     fn begin(&self, n: usize) -> UnderWay<I> {
         let (first, own) = self.own;
-        let (gpt, settings) = (&self.learner.gpt, &self.learner.pass);
-        let key = DropoutKey { seed: settings.seed, step: self.step, micro_batch: first + n as u64 };
-        let options = PassOptions {
-            dropout: Some(key),
-            z_loss: settings.z_loss,
-            divisor: Some(self.divisor),
-            inputs_in_tiles: settings.inputs_in_tiles,
-        };
-        let batch = own[n].upload::<I>(gpt.rows_on_demand(), &gpt.wte.lazy_device());
-        let named = batch.inputs.rows.as_ref().map(|rows| Arc::clone(&rows.ids));
+        let place = (self.step, first + n as u64);
+        let (batch, options, named) = self.learner.prepare(place, &own[n], self.divisor);
         UnderWay { pass: StagePass::new(batch, options), named }
     }
 

@@ -29,12 +29,7 @@ pub(in crate::training) fn spoken_by_stages<B: Backend, T>(
     } else {
         ranks.expect_work_of_lead();
     }
-    let (spoken, outcome) = match spoken {
-        Ok(spoken) => (spoken, Ok(Vec::<u8>::new())),
-        Err(error) => (None, Err(error)),
-    };
-    ranks.joined(outcome)?;
-    Ok(spoken)
+    ranks.if_all_succeeded(spoken)
 }
 
 /// Tokens, and their followers.

@@ -1,10 +1,5 @@
 //! Open MPI's launcher and library.
 
-use std::env;
-use std::process::Command;
-
-use exchange::launch::{find_mpirun, release};
-
 use super::Finding;
 
 const SUBJECT: &str = "Open MPI";
@@ -13,13 +8,7 @@ const REMEDY: &str = "only several processes need it: `apt-get install openmpi-b
 
 /// Never missing: one process needs no MPI.
 pub(super) fn finding() -> Finding {
-    let launcher = find_mpirun(&env::var_os("PATH").unwrap_or_default()).and_then(|mpirun| {
-        let printed = Command::new(mpirun).arg("--version").output();
-        release(
-            &printed.map(|printed| String::from_utf8_lossy(&printed.stdout).into_owned()).unwrap_or_default(),
-        )
-    });
-    if launcher.is_err() {
+    if exchange::launch::installed().is_err() {
         return Finding::note(SUBJECT, "no `mpirun` of Open MPI is in PATH", REMEDY);
     }
     #[cfg(unix)]

@@ -76,7 +76,8 @@ impl Part<'_> {
             (true, true) => Display::Terminal,
         };
 
-        let trainer = Trainer::new(session, optimizer, (ranks, exchange), journal, device.clone(), display);
+        let mut trainer =
+            Trainer::new(session, optimizer, (ranks, exchange), journal, device.clone(), display);
         trainer.settle_best();
         let mut outcome = training::launch::<I>(learner, trainer, Interrupter::new())?;
         if let Err(error) = self.conclude::<I>(&mut outcome, device, place) {
@@ -147,6 +148,7 @@ impl Part<'_> {
         trim::<I>(device);
         runs::pages::give_back();
         same_data(&mut progress, &training)?;
+        forget_other_best(&mut progress, &validation, ranks.leads())?;
         let flops_per_token = plan::flops_per_token(&config, &footprint, false);
         let mut session = Session {
             speed: Speed {
@@ -220,8 +222,8 @@ impl Part<'_> {
 
         outcome.ranks.must_have_same_weights(&summary.weights_sha256)?;
         let (Some((plan, _)), args, run) = (&self.planned, self.args, &self.directory.path) else {
-            let all_speak = training::all_speak(outcome.window.as_ref(), &outcome.ranks);
-            if all_speak && outcome.ending == Ending::Done {
+            let all_ranks_generate = training::all_ranks_generate(outcome.window.as_ref(), &outcome.ranks);
+            if all_ranks_generate && outcome.ending == Ending::Done {
                 // As on rank 0, it fails no run.
                 let _score = quiz::<I>(outcome);
             }
@@ -257,9 +259,7 @@ impl Part<'_> {
 
 /// Ranks that gather weights need equal groups.
 fn number_of_rank_0(own: usize, ranks: &mut Ranks) -> anyhow::Result<usize> {
-    let bytes = ranks.led(|| Ok((own as u64).to_le_bytes().to_vec()))?;
-    let bytes = bytes.try_into().map_err(|_| anyhow::anyhow!("rank 0 sent no number"))?;
-    Ok(u64::from_le_bytes(bytes) as usize)
+    Ok(ranks.number(own as u64)? as usize)
 }
 
 fn print_done(run: &Path, steps: u64, summary: Option<&String>) {
@@ -291,7 +291,7 @@ fn validation_windows(
         eprintln!("looking the validation text up");
     }
     let windows = ValidationWindows::open(config, data, data.indexes.as_ref(), config.eval.sequences, stop);
-    let all_have = ranks.all(windows.is_ok())?;
+    let all_have = ranks.all_succeeded(windows.is_ok())?;
     let windows = windows?;
     anyhow::ensure!(all_have, "another rank cannot read the validation data; its own messages say why");
     Ok(Arc::new(windows))
@@ -363,7 +363,7 @@ fn open_wear<I: Offloadable>(
     let limit = config.memory.max_disk_writes.as_ref().map(Amount::value);
     let wear = Wear::open(&ranks.folder(run), limit, stats::<I>(device).bytes_to_disk, states)?;
     let refusal = wear.refusal();
-    if limit.is_some() && !ranks.all(refusal.is_none())? {
+    if limit.is_some() && !ranks.all_succeeded(refusal.is_none())? {
         let other =
             "another rank may not write as much to its disk as this run would; its own messages say more";
         return Err(BadInput(refusal.unwrap_or_else(|| other.to_owned())).into());
@@ -432,6 +432,25 @@ fn same_data(progress: &mut Progress, training: &TrainingWindows) -> anyhow::Res
     Ok(())
 }
 
+/// Losses over other sequences say nothing about the best one so far.
+fn forget_other_best(
+    progress: &mut Progress,
+    validation: &ValidationWindows,
+    leads: bool,
+) -> anyhow::Result<()> {
+    let found = validation.fingerprint()?;
+    let differs = progress.validation.replace(found).is_some_and(|measured| measured != found);
+    let forgotten = if differs { progress.best.take() } else { None };
+    if let Some(best) = forgotten.filter(|_| leads) {
+        eprintln!(
+            "the validation sequences are not those over which step {} had the lowest loss: the next evaluation counts as \
+             the best so far",
+            best.step
+        );
+    }
+    Ok(())
+}
+
 fn quiz<I: Offloadable>(outcome: &mut Outcome<I>) -> anyhow::Result<Option<training::QuizScore>> {
     let Outcome { learner, session, journal, ranks, window, .. } = outcome;
     let Session { config, data, .. } = session;
@@ -447,7 +466,7 @@ fn quiz<I: Offloadable>(outcome: &mut Outcome<I>) -> anyhow::Result<Option<train
     let (count, length) = (config.quiz(), config.eval.max_new_tokens);
     let ask = |reader: &mut dyn Reader| training::quiz(&learner.gpt, reader, data, count, length);
     let passes = 2 * training::most_passes(count, length);
-    let score = training::spoken_by_ranks(learner, (window.as_ref(), passes), ranks, ask)?;
+    let score = training::generate_on_ranks(learner, (window.as_ref(), passes), ranks, ask)?;
     if let Some(score) = score {
         let mut record = json!(score);
         record["step"] = json!(session.progress.step);

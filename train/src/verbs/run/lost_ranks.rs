@@ -8,18 +8,17 @@
 mod tests;
 
 use anyhow::ensure;
-use backend_offload::{Offload, Offloadable, reset_peaks, trim};
+use backend_offload::{Offload, Offloadable, dry_run_requested, reset_peaks, trim};
 use burn::tensor::backend::Backend;
 use models::Footprint;
 use runs::checkpoint::{Checkpoints, Which};
 use runs::config::Config;
 use runs::directory::RunDirectory;
-use serde_json::json;
 
 use crate::journal::Journal;
 use crate::plan::{Machine, Plan};
 use crate::ranks::{Loss, Ranks};
-use crate::training::{Failed, computes_nothing};
+use crate::training::Failed;
 
 #[derive(Debug, Default)]
 pub(super) struct LostRanks {
@@ -42,6 +41,8 @@ impl LostRanks {
         // Without a lost rank the failure would repeat.
         let Some(loss) = loss.filter(|loss| !loss.gone.is_empty()) else { return Err(error) };
         self.last = Some(loss);
+        // Rank 0 may prepare the restart for hours.
+        ranks.unwatch();
         // Takes dropped operations' pending errors from the device.
         _ = Offload::<I>::sync(device);
         trim::<I>(device);
@@ -61,6 +62,7 @@ impl LostRanks {
         let (world, checkpoints) = (ranks.world(), Checkpoints::in_run(&directory.path));
         let mut latest = None;
         let step = ranks.led(|| {
+            directory.look_again();
             if let Some((plan, _)) = planned {
                 *plan = plan_for(world, &directory.config, plan)?;
             }
@@ -91,9 +93,8 @@ impl LostRanks {
         ranks: &Ranks,
         journal: &mut Journal,
     ) -> anyhow::Result<()> {
-        let Some(Loss { gone, before }) = self.last.take() else { return Ok(()) };
-        journal
-            .write("lost", &json!({ "step": step, "ranks": ranks.world(), "before": before, "gone": gone }))
+        let Some(loss) = self.last.take() else { return Ok(()) };
+        journal.write("lost", &loss.record(step, ranks.world()))
     }
 }
 
@@ -102,7 +103,7 @@ fn plan_for(ranks: usize, config: &Config, plan: &Plan) -> anyhow::Result<Plan> 
     let machine = Machine { other_ranks: ranks - 1, ..plan.machine.clone() };
     let plan = Plan::new(config, &Footprint::of(&config.model)?, &machine).over(plan.data);
     ensure!(
-        plan.refusals().is_empty() || computes_nothing(),
+        plan.refusals().is_empty() || dry_run_requested(),
         "{ranks} ranks cannot go on by themselves:\n  {}",
         plan.refusals().join("\n  ")
     );

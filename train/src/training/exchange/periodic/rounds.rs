@@ -1,8 +1,6 @@
 //! Lengths of rounds: by steps, by time, or as a run recorded them.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::Instant;
 
@@ -10,7 +8,7 @@ use anyhow::Context;
 use runs::config::Round;
 use serde_json::{Value, json};
 
-use crate::journal::FILE;
+use crate::journal::{FILE, lines};
 
 /// Journal records of rounds.
 pub(crate) const KIND: &str = "round";
@@ -77,8 +75,8 @@ fn recorded(run: &Path) -> anyhow::Result<BTreeMap<u64, Vec<u64>>> {
     let path = run.join(FILE);
     let name = || format!("reading the rounds of {}", path.display());
     let mut rounds = BTreeMap::new();
-    for line in BufReader::new(File::open(&path).with_context(name)?).lines() {
-        let record: Value = serde_json::from_str(&line.with_context(name)?).unwrap_or_default();
+    for line in lines(run).with_context(name)? {
+        let record: Value = serde_json::from_slice(&line.with_context(name)?).unwrap_or_default();
         if record["kind"] != KIND {
             continue;
         }
@@ -121,7 +119,8 @@ mod tests {
             record["kind"] = KIND.into();
             record.to_string()
         });
-        fs::write(run.path().join(FILE), lines.join("\n") + "\n{\"kind\":").expect("written");
+        let text = [&b"no text: \xff\n"[..], lines.join("\n").as_bytes(), b"\n{\"kind\":"].concat();
+        fs::write(run.path().join(FILE), text).expect("written");
         for (rank, ends) in [(0, [5, 8]), (1, [2, 9])] {
             let mut rounds = Rounds::new(Round::AsIn(run.path().to_owned()));
             rounds.open(rank).expect("a journal");

@@ -1,6 +1,6 @@
 //! Two or three ranks as threads meet after local steps, and their weights by hand.
 
-use burn::backend::{Flex, flex::FlexDevice};
+use burn::backend::{Autodiff, Flex, flex::FlexDevice};
 use models::ParameterGroup;
 use runs::config::{Config, ExchangeKind, Round};
 

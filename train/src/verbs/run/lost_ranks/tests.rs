@@ -3,19 +3,24 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::sleep;
+use std::time::Duration;
 
 use burn::backend::{Flex, flex::FlexDevice};
 use clap::Parser;
-use exchange::Engine;
 use exchange::threads::Fault;
+use exchange::{Engine, Waiting, Watchdog};
 use runs::device::{Place, Work};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::super::{Args, Training};
+use super::LostRanks;
 use crate::exit::Ending;
 use crate::ranks::tests::on_each_with_its_own;
+use crate::training::Failed;
 
 const DESCRIPTION: &str = r#"{
     "model": {"preset": "llama-160m", "n_layer": 1, "n_head": 2, "n_embd": 16, "n_inner": 24, "n_positions": 32,
@@ -214,6 +219,34 @@ fn a_run_ends_if_rank_0_is_lost_or_a_call_fails_without_a_loss() {
         let said: Vec<String> = ends.iter().map(said).collect();
         assert!(said[2].contains(expected), "{said:?}");
     }
+}
+
+#[test]
+fn survivors_wait_for_rank_0_beyond_their_patience_until_the_run_is_open_again() {
+    let (expired, patience) = (Arc::new(AtomicUsize::new(0)), Duration::from_secs(1));
+    let waiting: [OnceLock<Waiting>; 3] = std::array::from_fn(|_| OnceLock::new());
+    on_each_with_its_own(
+        3,
+        |engine| {
+            let rank = engine.rank();
+            waiting[rank].set(engine.waiting()).expect("once for each rank");
+            if rank == 1 { engine.with_fault(0, Fault::Die) } else { engine }
+        },
+        |mut ranks| {
+            let (waiting, expired) = (waiting[ranks.rank()].get().expect("set above"), Arc::clone(&expired));
+            let count = move |_| _ = expired.fetch_add(1, Ordering::Relaxed);
+            ranks.watch_by(Watchdog::start(waiting.clone(), patience, count));
+            let error = ranks.all_succeeded(true).expect_err("rank 1 is gone");
+            let failed = Failed { error, ranks, saved: false };
+            let survivors = LostRanks::default().survive::<Flex>(failed, &FlexDevice);
+            let Ok(mut ranks) = survivors else { return };
+            if ranks.leads() {
+                sleep(2 * patience);
+            }
+            assert!(ranks.all_succeeded(true).expect("both live"));
+        },
+    );
+    assert_eq!(expired.load(Ordering::Relaxed), 0);
 }
 
 /// Sums received before the failed call are dropped.
