@@ -4,6 +4,7 @@ use crate::bytes::Budget;
 use crate::config::OffloadConfig;
 use crate::error::{Holder, OffloadError};
 use crate::host_memory::HostMemory;
+use crate::paging::Paging;
 use crate::registry::DeviceFacts;
 use crate::stats::Stats;
 use crate::timeline::Stretch;
@@ -107,26 +108,23 @@ pub(crate) mod sealed {
     pub trait Sealed {}
 }
 
+/// A device's paging, which is no part of the public interface.
+#[doc(hidden)]
+pub struct Pages<'p>(pub(crate) &'p mut Paging);
+
 #[doc(hidden)]
 pub trait Door: sealed::Sealed {
     type Device;
     fn facts(device: &Self::Device) -> Result<DeviceFacts, OffloadError>;
     fn install(device: &Self::Device, config: OffloadConfig) -> Result<(), OffloadError>;
     fn ready(device: &Self::Device) -> Result<(), OffloadError>;
+    /// Runs `work` after all operations submitted before.
+    fn with_paging<T: Send>(device: &Self::Device, work: impl FnOnce(Pages<'_>) -> T + Send) -> T;
     fn stats(device: &Self::Device) -> Stats;
-    fn largest_holders(device: &Self::Device, count: usize) -> Vec<Holder>;
-    fn reset_peaks(device: &Self::Device);
     /// Returns the previous budget.
     fn set_device_budget(device: &Self::Device, budget: Limit) -> Limit;
     fn trim(device: &Self::Device);
     fn host_memory(device: &Self::Device) -> HostMemory;
-    fn mark_step(device: &Self::Device);
-    fn watch_step(device: &Self::Device);
-    fn watched_step(device: &Self::Device) -> Option<Vec<Stretch>>;
-    #[cfg(feature = "test-util")]
-    fn events(_device: &Self::Device) -> Vec<crate::Event> {
-        Vec::new()
-    }
     #[cfg(feature = "test-util")]
     fn runtime_peaks(_device: &Self::Device) -> crate::RuntimePeaks {
         crate::RuntimePeaks::default()
@@ -176,12 +174,12 @@ pub fn stats<B: Managed>(device: &B::Device) -> Stats {
 
 /// The `count` largest blocks of `device`, largest first.
 pub fn largest_holders<B: Managed>(device: &B::Device, count: usize) -> Vec<Holder> {
-    B::Door::largest_holders(device, count)
+    B::Door::with_paging(device, |pages| pages.0.largest_holders(count))
 }
 
 /// Resets the peaks of [`Stats`] and its largest launch.
 pub fn reset_peaks<B: Managed>(device: &B::Device) {
-    B::Door::reset_peaks(device);
+    B::Door::with_paging(device, |pages| pages.0.reset_peaks());
 }
 
 /// Changes the device budget during a run. Excess blocks are evicted at once if possible, else before an operation
@@ -247,24 +245,24 @@ pub fn works_in_place<B: Managed>() -> bool {
 
 /// Marks the end of a training step: a hint for planning, never for results.
 pub fn mark_step<B: Managed>(device: &B::Device) {
-    B::Door::mark_step(device);
+    B::Door::with_paging(device, |pages| pages.0.mark_step());
 }
 
 /// Records operations until [`watched_step`], in at most 1,025 stretches. Each operation reads the clock once.
 pub fn watch_step<B: Managed>(device: &B::Device) {
-    B::Door::watch_step(device);
+    B::Door::with_paging(device, |pages| pages.0.watch_step());
 }
 
 /// The timeline since [`watch_step`]; `None` without one. Its bytes are the growth of [`stats`]' counters. Times are of
 /// requests; a GPU runs operations later.
 pub fn watched_step<B: Managed>(device: &B::Device) -> Option<Vec<Stretch>> {
-    B::Door::watched_step(device)
+    B::Door::with_paging(device, |pages| pages.0.watched_step())
 }
 
 /// Takes the decisions recorded on `device` since the last call.
 #[cfg(feature = "test-util")]
 pub fn events<B: Managed>(device: &B::Device) -> Vec<crate::Event> {
-    B::Door::events(device)
+    B::Door::with_paging(device, |pages| pages.0.events())
 }
 
 /// The inner runtime's maximum memory after a launch, with [`watch_runtime`](OffloadConfig::watch_runtime). Zero for an

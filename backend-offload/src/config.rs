@@ -6,11 +6,21 @@ use pager::{Oversized, Policy};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+/// Share of the free device memory for managed blocks.
+pub const DEFAULT_DEVICE_SHARE: Budget = Budget::Share(0.9);
+
 /// Share of the available host memory for spilled blocks.
-pub(crate) const DEFAULT_HOST_SHARE: Budget = Budget::Share(0.8);
+pub const DEFAULT_HOST_SHARE: Budget = Budget::Share(0.8);
 
 /// The machine cannot reclaim page-locked memory.
 pub(crate) const DEFAULT_PINNED_SHARE: Budget = Budget::Share(0.4);
+
+const DRY_RUN: &str = "OFFLOAD_DRY_RUN";
+
+/// Whether `OFFLOAD_DRY_RUN=1` asks for a [dry run](OffloadConfig::dry_run).
+pub fn dry_run_requested() -> bool {
+    std::env::var_os(DRY_RUN).is_some_and(|value| value == "1")
+}
 
 /// Configures one device. [`install`](Self::install) it before the device's first tensor.
 ///
@@ -202,7 +212,7 @@ impl OffloadConfig {
         self.share_host();
         self.overlap = or_switch(self.overlap, "OFFLOAD_OVERLAP", true)?;
         self.paranoid = or_switch(self.paranoid, "OFFLOAD_PARANOID", false)?;
-        self.dry_run = or_switch(self.dry_run, "OFFLOAD_DRY_RUN", false)?;
+        self.dry_run = or_switch(self.dry_run, DRY_RUN, false)?;
         if self.trace.is_none() {
             self.trace = variable("OFFLOAD_TRACE")?.filter(|path| !path.is_empty()).map(PathBuf::from);
         }

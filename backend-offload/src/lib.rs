@@ -131,7 +131,7 @@ pub mod adapter {
     pub use pager;
 }
 pub use bytes::{Budget, BudgetError, Bytes};
-pub use config::OffloadConfig;
+pub use config::{DEFAULT_DEVICE_SHARE, DEFAULT_HOST_SHARE, OffloadConfig, dry_run_requested};
 #[cfg(feature = "cube")]
 pub use cubecl::{CubeDoor, InnerRuntime, OffloadRuntime};
 #[cfg(feature = "cuda")]
@@ -151,5 +151,5 @@ pub use pager::{Oversized, Policy, Preference, Tier};
 pub use registry::{DeviceFacts, DeviceMemory};
 pub use stats::{Stats, TierStats};
 pub use tiers::available_memory as available_host_memory;
-pub use tiers::{DiskSpeed, disk_speed};
+pub use tiers::{DiskSpeed, control_group_limit, disk_speed};
 pub use timeline::Stretch;

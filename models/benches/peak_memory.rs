@@ -101,7 +101,7 @@ fn main() {
 
     println!(
         "gpt2, batch {rows}, T = {time}; gradients alone are {} MB",
-        footprint.gradient_bytes() / 1_000_000
+        footprint.weight_bytes() / 1_000_000
     );
     println!("chunks: {:?}", LEAN.0);
 

@@ -300,18 +300,6 @@ impl GptConfig {
         attention.into_iter().chain(std::iter::repeat_n([width, inner], mlp)).collect()
     }
 
-    /// Names and shapes of matrices outside the blocks.
-    pub fn outer_matrices(&self) -> Vec<(&'static str, [usize; 2])> {
-        let (words, width) = (self.vocab_size, self.n_embd);
-        let all = [
-            ("wte", words, true),
-            ("wpe", self.n_positions, self.positions == Positions::Learned),
-            ("followers", words + 1, self.longest_match),
-            ("lm_head", words, !self.tie_word_embeddings),
-        ];
-        all.into_iter().filter(|(.., has)| *has).map(|(name, rows, _)| (name, [rows, width])).collect()
-    }
-
     /// Checks that sizes fit each other and the address space. Allocates nothing.
     pub fn validate(&self) -> Result<(), ConfigError> {
         ConfigError::gather(self.problems())

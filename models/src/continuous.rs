@@ -83,6 +83,31 @@ pub struct Likelihood {
     pub alternatives: Vec<(u32, f64)>,
 }
 
+/// Any backend's [`Continuous`]: users of `dyn Continuing` compile without the model.
+pub trait Continuing {
+    /// Adds a sequence under an unused key.
+    fn join(&mut self, key: u64, wanted: Continuation) -> Result<(), GenerateError>;
+
+    /// Whether a sequence of `prompt` and `max_tokens` tokens may join.
+    fn has_room(&self, prompt: usize, max_tokens: usize) -> bool;
+
+    /// Positions that running and kept sequences hold.
+    fn held(&self) -> usize;
+
+    /// Removes a sequence and keeps its cache. Ignores unknown keys.
+    fn leave(&mut self, key: u64);
+
+    /// Runs the model once. Returns the next token of every sequence with a read prompt, by key.
+    fn step(&mut self) -> Result<Vec<(u64, Chosen)>, GenerateError>;
+
+    /// Drops all caches. Sequences read their tokens again and continue unchanged
+    /// (`a_batch_without_its_caches_continues_as_before`).
+    fn forget(&mut self);
+
+    /// Drops all sequences, ended ones too.
+    fn clear(&mut self);
+}
+
 /// Running sequences, and ended ones kept for reuse.
 #[derive(Debug)]
 pub struct Continuous<'m, B: Backend> {
@@ -165,87 +190,9 @@ impl<'m, B: Backend> Continuous<'m, B> {
         Self { lookup, ..self }
     }
 
-    /// Whether a sequence of `prompt` and `max_tokens` tokens may join.
-    pub fn has_room(&self, prompt: usize, max_tokens: usize) -> bool {
-        let reserved: usize = self.rows.values().map(|row| row.reserved).sum();
-        reserved.saturating_add(self.needed(prompt, max_tokens)) <= self.room
-    }
-
     /// An answer's last token is never read.
     fn needed(&self, prompt: usize, max_tokens: usize) -> usize {
         capacity_for(prompt.saturating_add(max_tokens.saturating_sub(1)), self.model.config().n_positions)
-    }
-
-    /// Positions that running and kept sequences hold.
-    pub fn held(&self) -> usize {
-        let running = self.rows.values().map(|row| &row.sequence);
-        running.chain(&self.kept).map(Sequence::capacity).sum()
-    }
-
-    /// Adds a sequence under an unused key.
-    pub fn join(&mut self, key: u64, wanted: Continuation) -> Result<(), GenerateError> {
-        let Continuation {
-            prompt,
-            sampling,
-            adjustment,
-            row,
-            alternatives,
-            max_tokens,
-            score_prompt,
-            constraint,
-        } = wanted;
-
-        if self.rows.contains_key(&key) {
-            return Err(GenerateError::KeyInUse { key });
-        }
-        sampling.validate()?;
-
-        let (vocab_size, window) = (self.model.config().vocab_size, self.model.config().n_positions);
-        adjustment.validate(vocab_size)?;
-        if prompt.is_empty() {
-            return Err(GenerateError::EmptyPrompt { index: 0 });
-        }
-        if let Some(token) = prompt.iter().copied().find(|token| *token as usize >= vocab_size) {
-            return Err(GenerateError::UnknownToken { index: 0, token, vocab_size });
-        }
-        if prompt.len() > window {
-            return Err(GenerateError::WindowTooSmall { index: 0, prompt: prompt.len(), wanted: 1, window });
-        }
-        let reserved = self.needed(prompt.len(), max_tokens);
-        if !self.has_room(prompt.len(), max_tokens) {
-            return Err(GenerateError::NoRoom { needed: reserved, room: self.room });
-        }
-
-        let random = Random::new(combine(&[sampling.seed, row]));
-        let text = Text::new(self.model.config(), self.lookup.as_deref(), &prompt);
-        let (prompt, sequence) = (prompt.len(), Sequence::new(self.model));
-        let scores = score_prompt.then(Vec::new);
-        let row = Row {
-            sequence,
-            text,
-            prompt,
-            sampling,
-            adjustment,
-            random,
-            alternatives,
-            reserved,
-            own: 0,
-            scores,
-            constraint,
-        };
-        self.rows.insert(key, row);
-        Ok(())
-    }
-
-    /// Removes a sequence and keeps its cache. Ignores unknown keys.
-    pub fn leave(&mut self, key: u64) {
-        let Some(Row { sequence, .. }) = self.rows.remove(&key) else { return };
-        let read = sequence.tokens();
-        if read.len() < SHARED || self.kept.iter().any(|kept| kept.tokens().starts_with(read)) {
-            return;
-        }
-        self.kept.retain(|kept| !read.starts_with(kept.tokens()));
-        self.kept.push_back(sequence);
     }
 
     fn known_beginning(&self, key: u64) -> Option<(Source, usize)> {
@@ -344,9 +291,84 @@ impl<'m, B: Backend> Continuous<'m, B> {
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
+}
 
-    /// Runs the model once. Returns the next token of every sequence with a read prompt, by key.
-    pub fn step(&mut self) -> Result<Vec<(u64, Chosen)>, GenerateError> {
+impl<B: Backend> Continuing for Continuous<'_, B> {
+    fn join(&mut self, key: u64, wanted: Continuation) -> Result<(), GenerateError> {
+        let Continuation {
+            prompt,
+            sampling,
+            adjustment,
+            row,
+            alternatives,
+            max_tokens,
+            score_prompt,
+            constraint,
+        } = wanted;
+
+        if self.rows.contains_key(&key) {
+            return Err(GenerateError::KeyInUse { key });
+        }
+        sampling.validate()?;
+
+        let (vocab_size, window) = (self.model.config().vocab_size, self.model.config().n_positions);
+        adjustment.validate(vocab_size)?;
+        if prompt.is_empty() {
+            return Err(GenerateError::EmptyPrompt { index: 0 });
+        }
+        if let Some(token) = prompt.iter().copied().find(|token| *token as usize >= vocab_size) {
+            return Err(GenerateError::UnknownToken { index: 0, token, vocab_size });
+        }
+        if prompt.len() > window {
+            return Err(GenerateError::WindowTooSmall { index: 0, prompt: prompt.len(), wanted: 1, window });
+        }
+        let reserved = self.needed(prompt.len(), max_tokens);
+        if !self.has_room(prompt.len(), max_tokens) {
+            return Err(GenerateError::NoRoom { needed: reserved, room: self.room });
+        }
+
+        let random = Random::new(combine(&[sampling.seed, row]));
+        let text = Text::new(self.model.config(), self.lookup.as_deref(), &prompt);
+        let (prompt, sequence) = (prompt.len(), Sequence::new(self.model));
+        let scores = score_prompt.then(Vec::new);
+        let row = Row {
+            sequence,
+            text,
+            prompt,
+            sampling,
+            adjustment,
+            random,
+            alternatives,
+            reserved,
+            own: 0,
+            scores,
+            constraint,
+        };
+        self.rows.insert(key, row);
+        Ok(())
+    }
+
+    fn has_room(&self, prompt: usize, max_tokens: usize) -> bool {
+        let reserved: usize = self.rows.values().map(|row| row.reserved).sum();
+        reserved.saturating_add(self.needed(prompt, max_tokens)) <= self.room
+    }
+
+    fn held(&self) -> usize {
+        let running = self.rows.values().map(|row| &row.sequence);
+        running.chain(&self.kept).map(Sequence::capacity).sum()
+    }
+
+    fn leave(&mut self, key: u64) {
+        let Some(Row { sequence, .. }) = self.rows.remove(&key) else { return };
+        let read = sequence.tokens();
+        if read.len() < SHARED || self.kept.iter().any(|kept| kept.tokens().starts_with(read)) {
+            return;
+        }
+        self.kept.retain(|kept| !read.starts_with(kept.tokens()));
+        self.kept.push_back(sequence);
+    }
+
+    fn step(&mut self) -> Result<Vec<(u64, Chosen)>, GenerateError> {
         let plan = self.plan();
         self.make_room(&plan);
         let mut turns = Vec::with_capacity(plan.len());
@@ -391,9 +413,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         Ok(tokens)
     }
 
-    /// Drops all caches. Sequences read their tokens again and continue unchanged
-    /// (`a_batch_without_its_caches_continues_as_before`).
-    pub fn forget(&mut self) {
+    fn forget(&mut self) {
         self.kept.clear();
         for row in self.rows.values_mut() {
             row.sequence = Sequence::new(self.model);
@@ -402,8 +422,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         }
     }
 
-    /// Drops all sequences, ended ones too.
-    pub fn clear(&mut self) {
+    fn clear(&mut self) {
         self.rows.clear();
         self.kept.clear();
     }

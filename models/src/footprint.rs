@@ -115,19 +115,9 @@ impl Footprint {
         })
     }
 
-    /// Bytes of the parameters, f32.
+    /// Bytes of the parameters, or of one set of gradients, f32.
     pub fn weight_bytes(&self) -> u64 {
         self.parameters * WIDE
-    }
-
-    /// Bytes of one set of gradients, f32.
-    pub fn gradient_bytes(&self) -> u64 {
-        self.parameters * WIDE
-    }
-
-    /// Bytes of `AdamW`'s two moments, f32.
-    pub fn adamw_bytes(&self) -> u64 {
-        self.parameters * 2 * WIDE
     }
 
     /// Bytes of all positions' cosines and sines, f32.

@@ -206,13 +206,7 @@ struct Freeze {
 }
 
 impl<B: Backend> ModuleMapper<B> for Freeze {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    crate::keeps_path!();
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let learns = !self.frozen.contains(&self.path.join("."));

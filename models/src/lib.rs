@@ -42,7 +42,6 @@ mod adjustment;
 pub mod attention;
 mod block;
 mod config;
-mod continuing;
 mod continuous;
 mod decode;
 pub mod dropout;
@@ -83,8 +82,7 @@ pub use block::{Attention, Block};
 pub use config::{
     ALIASES, Activation, Family, GptConfig, NormPlacement, Positions, REQUIRED_KEYS, nearest_key,
 };
-pub use continuing::Continuing;
-pub use continuous::{Chosen, Constraint, Continuation, Continuous, Likelihood, PromptRead};
+pub use continuous::{Chosen, Constraint, Continuation, Continuing, Continuous, Likelihood, PromptRead};
 pub use decode::{Decoder, DecoderFull};
 pub use error::ConfigError;
 pub use footprint::Footprint;

@@ -10,6 +10,21 @@ use crate::adapter::is_adapter;
 use crate::config::{GptConfig, NormPlacement, Positions};
 use crate::gpt::Gpt;
 
+/// Methods of a Burn module visitor or mapper that keep the names of the modules around a parameter in `self.path`, a
+/// `Vec<String>`.
+#[macro_export]
+macro_rules! keeps_path {
+    () => {
+        fn enter_module(&mut self, name: &str, _container: &str) {
+            self.path.push(name.to_owned());
+        }
+
+        fn exit_module(&mut self, _name: &str, _container: &str) {
+            self.path.pop();
+        }
+    };
+}
+
 /// A part of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
@@ -138,13 +153,7 @@ struct Ids {
 }
 
 impl<B: Backend> ModuleVisitor<B> for Ids {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    crate::keeps_path!();
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         self.found.push((self.path.join("."), param.id, param.lazy_shape().to_vec()));

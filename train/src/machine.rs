@@ -13,7 +13,8 @@ use std::{
 
 use anyhow::Context;
 use backend_offload::{
-    Bytes, Offload, Offloadable, available_host_memory, disk_speed, reset_peaks, stats, trim,
+    Bytes, Offload, Offloadable, available_host_memory, disk_speed, dry_run_requested, reset_peaks, stats,
+    trim,
 };
 use burn::tensor::{FloatDType, Tensor, TensorData, backend::Backend};
 use durable::free_bytes;
@@ -23,7 +24,6 @@ use runs::config::{Config, DiskPart};
 use runs::device::Place;
 
 use crate::plan::Machine;
-use crate::training::computes_nothing;
 use key::{Key, Work};
 use speed_cache::Speeds;
 
@@ -52,7 +52,7 @@ pub(crate) fn survey<I: Offloadable>(
 
     let work = Work::new(place, config);
     let measure = || measured::<I>(device, place, config, &work);
-    let (speeds, measurement) = if computes_nothing() {
+    let (speeds, measurement) = if dry_run_requested() {
         (Speeds::default(), None)
     } else {
         speed_cache::speeds(speed_cache::file().as_deref(), Key::new(place, work.clone()), measuring, measure)

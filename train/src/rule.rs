@@ -1,6 +1,6 @@
 //! The update rule of each parameter, and its state, for optimizer and plan.
 
-use host_optim::Format;
+use host_optim::{Format, Moments};
 use models::ParameterInfo;
 use runs::config::{OptimizerKind, StateKind};
 
@@ -30,6 +30,14 @@ pub(crate) fn steps_on_device_only(kind: OptimizerKind, parameter: &ParameterInf
 
 pub(crate) fn keeps_second_moment(kind: OptimizerKind, name: &str, dims: usize) -> bool {
     Rule::choose(kind, name, dims) == Rule::AdamW
+}
+
+/// Moments of a state on the host.
+pub(crate) fn moments(kind: OptimizerKind) -> Moments {
+    match kind {
+        OptimizerKind::Sgd => Moments::Velocity,
+        OptimizerKind::AdamW | OptimizerKind::Muon => Moments::Two,
+    }
 }
 
 pub(crate) fn format(state: StateKind) -> Format {

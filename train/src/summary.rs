@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fmt, fs, path::Path};
 
 use anyhow::Context;
-use backend_offload::{Bytes, Offloadable, Stats};
+use backend_offload::{Bytes, Offloadable, Stats, dry_run_requested};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Tensor, backend::Backend};
 use models::rows::RowsOnDemand;
@@ -18,7 +18,7 @@ use crate::figures::duration;
 use crate::plan::Measured;
 use crate::ranks::Ranks;
 use crate::stages::{stage_of, stages};
-use crate::training::{Learner, Outcome, QuizScore, Taken, computes_nothing};
+use crate::training::{Learner, Outcome, QuizScore, Taken};
 
 /// Printed at the end, and saved as `summary.json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -262,7 +262,7 @@ pub(crate) fn weights_digest<B: Backend>(
         failure: None,
     };
     // A dry run has no numbers, and would have gigabytes of them.
-    if !computes_nothing() {
+    if !dry_run_requested() {
         learner.gpt.visit(&mut digest);
     }
     match digest.failure {
@@ -350,19 +350,13 @@ impl<B: Backend> WeightsDigest<'_, B> {
 /// The owner's piece; an empty one is the last.
 fn pass(ranks: &mut Ranks, owner: usize, piece: &mut Vec<u8>) -> anyhow::Result<()> {
     let mut length = (piece.len() as u64).to_le_bytes();
-    ranks.hear(owner, &mut length)?;
+    ranks.broadcast_from(owner, &mut length)?;
     piece.resize(u64::from_le_bytes(length) as usize, 0);
-    if piece.is_empty() { Ok(()) } else { ranks.hear(owner, piece) }
+    if piece.is_empty() { Ok(()) } else { ranks.broadcast_from(owner, piece) }
 }
 
 impl<B: Backend> ModuleVisitor<B> for WeightsDigest<'_, B> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    models::keeps_path!();
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         let failure = if let Some(owner) = self.owners.get(&self.path.join(".")).copied() {

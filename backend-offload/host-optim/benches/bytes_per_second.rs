@@ -9,7 +9,8 @@ use std::time::Instant;
 use backend_offload::HostMemory;
 use half::bf16;
 use host_optim::{
-    AdamW, Code, Format, HostState, Stride, TILE, Values, ValuesMut, decode_tiles, encode_tiles, tiles,
+    AdamW, Code, Format, HostState, Moments, Stride, TILE, Values, ValuesMut, decode_tiles, encode_tiles,
+    tiles,
 };
 use rayon::prelude::*;
 
@@ -27,7 +28,7 @@ fn main() {
         (0..len).map(|n| bf16::from_f32(1e-3 * ((n as f32 * 0.754_877_7).fract() - 0.5))).collect();
     let mut weights = vec![bf16::ONE; len];
     for format in [Format::F32, Format::Bf16Moments, Format::Compact] {
-        let bytes = format.step_bytes(len as u64, true);
+        let bytes = format.step_bytes(len as u64, Moments::Two, true);
         let memory = HostMemory::unlimited();
         let mut state =
             HostState::new(&memory, "w", format, Values::Bf16(&weights)).expect("the machine has memory");

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use backend_offload::HostMemory;
 use half::bf16;
-use host_optim::{AdamW, Format, HostState, Stride, Values, ValuesMut};
+use host_optim::{AdamW, Format, HostState, Moments, Stride, Values, ValuesMut};
 
 use fio::{fio, folder};
 
@@ -35,7 +35,7 @@ fn main() -> Result<(), String> {
 }
 
 fn steps(folder: &Path, format: Format) -> Result<Vec<f64>, String> {
-    let bytes = format.disk_bytes(LEN as u64, true, false).on_disk();
+    let bytes = format.disk_bytes(LEN as u64, Moments::Two, true).on_disk();
     let message = |error: &dyn std::error::Error| error.to_string();
     let memory = HostMemory::above_disk(folder, bytes).map_err(|error| message(&error))?;
     let disk = memory.disk().expect("it was named");

@@ -54,9 +54,8 @@ pub struct DiskBytes {
 }
 
 impl Format {
-    /// Bytes on disk; `velocity` for [`Sgd`](crate::Sgd).
-    pub fn disk_bytes(self, len: u64, narrow: bool, velocity: bool) -> DiskBytes {
-        let moments = if velocity { Moments::Velocity } else { Moments::Two };
+    /// Bytes on disk for `len` elements; `narrow` for bf16 weights.
+    pub fn disk_bytes(self, len: u64, moments: Moments, narrow: bool) -> DiskBytes {
         DiskBytes::new(Layout::new(self, moments, narrow), len as usize, CHUNK)
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::codes::{BASES, BLOCK};
+use crate::layout::{Layout, Moments};
 
 /// Memory and precision of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -21,28 +21,46 @@ pub enum Format {
 impl Format {
     /// Bytes that a step of `len` elements reads and writes on the host, with gradient and weights, which are bf16 if
     /// `narrow`.
-    pub fn step_bytes(self, len: u64, narrow: bool) -> u64 {
+    pub fn step_bytes(self, len: u64, moments: Moments, narrow: bool) -> u64 {
         let outside = if narrow { 4 * len } else { 8 * len };
-        match self {
-            Self::Compact if narrow => outside + 2 * len + 2 * self.host_bytes(len, narrow),
-            _ => outside + 2 * self.host_bytes(len, narrow),
-        }
+        let completes = Layout::new(self, moments, narrow).format == Self::Compact;
+        let completed = if completes { 2 * len } else { 0 };
+        outside + completed + 2 * self.bytes(len, moments, narrow)
     }
 
     /// Bytes of host memory for `len` elements; `narrow` for bf16 weights. Offsets of large parts add up to 3,200.
-    pub fn host_bytes(self, len: u64, narrow: bool) -> u64 {
-        match self {
-            Self::F32 => 12 * len,
-            Self::Compact if narrow => 4 * len + BASES as u64 * len.div_ceil(BLOCK as u64),
-            Self::Bf16Moments | Self::Compact => 8 * len,
-        }
+    pub fn bytes(self, len: u64, moments: Moments, narrow: bool) -> u64 {
+        let parts = Layout::new(self, moments, narrow).bytes(len as usize);
+        parts.into_iter().map(|bytes| bytes as u64).sum()
     }
+}
 
-    /// [`host_bytes`](Self::host_bytes) for [`Sgd`](crate::Sgd).
-    pub fn velocity_bytes(self, len: u64) -> u64 {
-        match self {
-            Self::F32 => 8 * len,
-            Self::Bf16Moments | Self::Compact => 6 * len,
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codes::{BASES, BLOCK};
+
+    #[test]
+    fn each_format_takes_its_stated_bytes_a_parameter() {
+        let len = 10 * BLOCK as u64 + 1;
+        let bases = 11 * BASES as u64;
+        for (format, moments, narrow, bytes) in [
+            (Format::F32, Moments::Two, false, 12 * len),
+            (Format::F32, Moments::Two, true, 12 * len),
+            (Format::Bf16Moments, Moments::Two, false, 8 * len),
+            (Format::Bf16Moments, Moments::Two, true, 8 * len),
+            (Format::Compact, Moments::Two, false, 8 * len),
+            (Format::Compact, Moments::Two, true, 4 * len + bases),
+            (Format::F32, Moments::Velocity, true, 8 * len),
+            (Format::Bf16Moments, Moments::Velocity, false, 6 * len),
+            (Format::Compact, Moments::Velocity, true, 6 * len),
+            (Format::F32, Moments::None, false, 0),
+        ] {
+            assert_eq!(format.bytes(len, moments, narrow), bytes, "{format:?} {moments:?} {narrow}");
         }
+        // States read and written, gradient and weights; the compact format reads the weights, too.
+        let step = |moments| Format::Compact.step_bytes(len, moments, true);
+        assert_eq!(step(Moments::Two), 4 * len + 2 * len + 2 * (4 * len + bases));
+        assert_eq!(step(Moments::Velocity), 4 * len + 2 * 6 * len);
     }
 }

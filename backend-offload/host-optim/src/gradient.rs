@@ -121,6 +121,28 @@ impl Gradient {
     pub(crate) fn squares(&self) -> f64 {
         self.whole().squares()
     }
+
+    /// [`squares`](Self::squares) after [`complete`](Self::complete), to the same bits, of a sum in other memory.
+    pub(crate) fn squares_so_far(&self, memory: &HostMemory, name: &str) -> Result<f64, OffloadError> {
+        let computes = !memory.computes_nothing();
+        if self.partial_sums.len() == 1 {
+            return Ok(if computes { self.squares() } else { 0.0 });
+        }
+        let len = size_of::<f32>() * self.whole().len();
+        let mut sum = memory.take(len, format_args!("the summed gradients of {name}"))?;
+        if !computes {
+            return Ok(0.0);
+        }
+        sum.fill(0);
+        let numbers = bytemuck::cast_slice_mut::<u8, f32>(&mut sum);
+        for more in self.partial_sums.iter().rev() {
+            match more.values() {
+                Values::F32(more) => add(numbers, more),
+                Values::Bf16(more) => add(numbers, more),
+            }
+        }
+        Ok(Values::F32(numbers).squares())
+    }
 }
 
 #[cfg(test)]
@@ -158,6 +180,29 @@ mod tests {
                 };
                 assert_eq!(bytes(&together), bytes(&alone), "{end} shares from {first}");
             }
+        }
+    }
+
+    #[test]
+    fn squares_between_shares_are_those_of_their_sum_and_change_no_partial_sum() {
+        let memory = HostMemory::unlimited();
+        let arrived = |shares: u64| {
+            let mut gradient = Gradient::new(0);
+            for share in 0..shares {
+                gradient.arrive(&memory, "w", Values::F32(&numbers(share)), 0).expect("memory");
+            }
+            gradient
+        };
+        for shares in 1..9 {
+            let (gradient, mut completed) = (arrived(shares), arrived(shares));
+            let bytes = |gradient: &Gradient| -> Vec<Vec<u8>> {
+                gradient.partial_sums().map(|values| values.bytes().to_vec()).collect()
+            };
+            let before = bytes(&gradient);
+            let squares = gradient.squares_so_far(&memory, "w").expect("memory");
+            assert_eq!(bytes(&gradient), before, "{shares} shares");
+            completed.complete(&memory, "w").expect("memory");
+            assert_eq!(squares.to_bits(), completed.squares().to_bits(), "{shares} shares");
         }
     }
 

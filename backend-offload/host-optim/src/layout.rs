@@ -28,11 +28,12 @@ pub(crate) const PURPOSES: [&str; PARTS] =
 
 /// Numbers per element besides the weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Moments {
+pub enum Moments {
+    /// Running means of the gradient and of its square, for [`AdamW`](crate::AdamW).
     Two,
-    /// Stored as the first moment; the second is empty.
+    /// For [`Sgd`](crate::Sgd). Stored as the first moment; the second is empty.
     Velocity,
-    /// Another process steps the parameter: every rule fails.
+    /// Another process steps the parameter: every rule fails, and nothing is stored.
     None,
 }
 
@@ -63,7 +64,11 @@ impl Layout {
             Format::Bf16Moments => [4 * len, 2 * len, 0],
             Format::Compact => [2 * len, len, BASES * len.div_ceil(BLOCK)],
         };
-        [masters, moment, bases, if self.moments == Moments::Two { moment } else { 0 }]
+        match self.moments {
+            Moments::Two => [masters, moment, bases, moment],
+            Moments::Velocity => [masters, moment, bases, 0],
+            Moments::None => [0; PARTS],
+        }
     }
 
     pub(crate) fn arrays(self, [masters, first, bases, second]: [&mut [u8]; PARTS]) -> Arrays<'_> {

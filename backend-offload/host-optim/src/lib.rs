@@ -93,6 +93,7 @@ pub use arrivals::{Arrivals, Arriving};
 pub use chunks::DiskBytes;
 pub use error::HostOptimError;
 pub use format::Format;
+pub use layout::Moments;
 pub use numbers::{Values, ValuesMut};
 pub use optimizer::{HostAdamW, HostAdamWConfig};
 pub use record::HostAdamWRecord;

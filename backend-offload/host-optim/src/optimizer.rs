@@ -11,11 +11,13 @@ use burn::tensor::{
 };
 
 use crate::adamw::{AdamW, Stride};
+use crate::chunks::Pipeline;
 use crate::error::HostOptimError;
 use crate::format::Format;
 use crate::record::{HostAdamWRecord, Parts};
+use crate::rule::Rule;
 use crate::state::HostState;
-use crate::storage::StateMemory;
+use crate::storage::{StateMemory, Storage};
 
 /// Settings of [`HostAdamW`]; defaults as in Burn's `AdamWConfig`.
 #[derive(Debug, Clone)]
@@ -34,8 +36,8 @@ impl Default for HostAdamWConfig {
 impl HostAdamWConfig {
     /// Burn's defaults.
     pub fn new() -> Self {
-        let rule = AdamW { betas: [0.9, 0.999], epsilon: 1e-5, weight_decay: 1e-4 };
-        Self { rule, format: Format::F32, max_norm: None }
+        let rule = AdamW { betas: [0.9, 0.999], epsilon: 1e-5, weight_decay: 0.0 };
+        Self { rule, format: Format::F32, max_norm: None }.with_weight_decay(1e-4)
     }
 
     /// Decay factors of both moments.
@@ -52,10 +54,10 @@ impl HostAdamWConfig {
         self
     }
 
-    /// Decay per step, multiplied by the learning rate.
+    /// Decay per step, multiplied by the learning rate. Rounded to f32, as Burn's is.
     #[must_use]
     pub fn with_weight_decay(mut self, decay: f64) -> Self {
-        self.rule.weight_decay = decay;
+        self.rule.weight_decay = f64::from(decay as f32);
         self
     }
 
@@ -66,10 +68,14 @@ impl HostAdamWConfig {
         self
     }
 
-    /// Clips the norm of all gradients together. A NaN or infinite norm skips the step: gradients are dropped, weights
-    /// and moments stay.
+    /// Clips the norm of all gradients together. A norm that is NaN, or whose square is infinite in f32, skips the
+    /// step: gradients are dropped, weights and moments stay.
+    ///
+    /// # Panics
+    /// Unless `norm` is above 0.
     #[must_use]
     pub fn with_max_norm(mut self, norm: f64) -> Self {
+        assert!(norm > 0.0, "a maximum norm of {norm} must be above 0; set none not to clip");
         self.max_norm = Some(norm);
         self
     }
@@ -81,6 +87,10 @@ impl HostAdamWConfig {
 }
 
 /// AdamW with its state in host memory or on disk. A clone shares states until either steps, and has no gradients.
+///
+/// Every state but the [`Compact`](Format::Compact) one of bf16 weights has master weights, and a step overwrites the
+/// module's weights with them. So a change of weights that this optimizer did not make, by loading or averaging, is
+/// lost at the next step, unless [`adopt_weights`](Self::adopt_weights) follows the change.
 #[derive(Debug)]
 pub struct HostAdamW {
     config: HostAdamWConfig,
@@ -111,15 +121,34 @@ impl HostAdamW {
         self.arrive_from::<B, M>(module, gradients)
     }
 
-    /// Norm of all received gradients as one vector.
+    /// Takes over the weights of `module` as master weights, after a change that this optimizer did not make. Moments
+    /// and gradients stay. If a disk fails, the error names the lost state.
+    pub fn adopt_weights<B: AutodiffBackend, M: AutodiffModule<B>>(
+        &mut self,
+        module: &M,
+    ) -> Result<(), HostOptimError> {
+        let mut adoption = Adoption { optimizer: self, path: Vec::new(), failure: None };
+        module.visit(&mut adoption);
+        adoption.failure.map_or(Ok(()), Err)
+    }
+
+    /// Norm of all received gradients as one vector. Further shares may follow, to the same bits. During the call,
+    /// shares that wait to be added take the memory of their sum.
     pub fn norm(&mut self) -> Result<f64, HostOptimError> {
+        self.norm_by(HostState::squares_so_far)
+    }
+
+    fn norm_by(
+        &mut self,
+        squares: impl Fn(&mut HostState) -> Result<f64, HostOptimError>,
+    ) -> Result<f64, HostOptimError> {
         // A state shared with a clone has no gradient.
         let due = self.states.values_mut().filter_map(Arc::get_mut);
-        // Ids differ between runs; names do not.
-        let squares = due
-            .map(|state| Ok((state.name().to_owned(), state.squares()?)))
-            .collect::<Result<BTreeMap<_, _>, HostOptimError>>()?;
-        Ok(squares.values().sum::<f64>().sqrt())
+        let squares = due.map(|state| Ok((state.name().to_owned(), squares(state)?)));
+        let mut squares = squares.collect::<Result<Vec<_>, HostOptimError>>()?;
+        // Ids differ between runs, names do not. Two modules may have the same names.
+        squares.sort_by(|(name, one), (other_name, other)| name.cmp(other_name).then(one.total_cmp(other)));
+        Ok(squares.iter().map(|(_, squares)| squares).sum::<f64>().sqrt())
     }
 
     /// Drops all received gradients.
@@ -129,8 +158,9 @@ impl HostAdamW {
 
     /// One step along the received gradients; other parameters stay.
     ///
-    /// Only `Compact` reads tensors; if that fails, the device is unusable. If a disk fails, the error names the lost
-    /// state.
+    /// Without host memory for states on disk, no parameter steps and the gradients stay, for another try with a clone
+    /// of `module`. Only `Compact` reads tensors; if that fails, the device is unusable. If a disk fails, the error
+    /// names the lost state.
     pub fn apply<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
         lr: LearningRate,
@@ -138,19 +168,30 @@ impl HostAdamW {
     ) -> Result<M, HostOptimError> {
         let scale = match self.config.max_norm {
             Some(limit) => {
-                let norm = self.norm()?;
-                if !norm.is_finite() {
+                let norm = self.norm_by(HostState::squares)?;
+                // Second moments would become infinite, for good.
+                if !((norm * norm) as f32).is_finite() {
                     self.withhold();
                     return Ok(module);
                 }
-                limit / norm.max(limit)
+                if norm > limit { limit / norm } else { 1.0 }
             }
             None => 1.0,
         };
 
-        let mut apply = Apply { optimizer: self, stride: Stride { lr, scale }, failure: None };
+        let mut due = Due { states: &self.states, ids: Vec::new() };
+        module.visit(&mut due);
+        let due = due.ids;
+        let pipeline = Storage::pipeline(due.iter().map(|id| &self.states[id].storage))?;
+
+        let mut apply = Apply { optimizer: self, stride: Stride { lr, scale }, pipeline, failure: None };
         let module = module.map(&mut apply);
-        apply.failure.map_or(Ok(module), Err)
+        let Apply { pipeline, failure, .. } = apply;
+        // Waits for all writes.
+        drop(pipeline);
+        failure.map_or(Ok(()), Err)?;
+        due.iter().try_for_each(|id| self.states[id].storage.check_written())?;
+        Ok(module)
     }
 
     fn arrive_from<B: AutodiffBackend, M: AutodiffModule<B>>(
@@ -174,16 +215,21 @@ impl HostAdamW {
         weights: &Tensor<B, D>,
     ) -> Result<&mut HostState, HostOptimError> {
         let len = weights.shape().num_elements();
-        let state = match self.states.remove(&id) {
-            Some(shared) if Arc::strong_count(&shared) > 1 => Arc::new(shared.duplicate(&self.memory)?),
-            Some(own) => own,
-            None => Arc::new(match self.loaded.remove(&id) {
-                Some(parts) => HostState::from_parts(&self.memory, name, self.config.format, &parts, len)?,
+        // A refusal leaves shared and recorded states in place.
+        let made = match self.states.get(&id) {
+            Some(shared) if Arc::strong_count(shared) > 1 => Some(shared.duplicate(&self.memory)?),
+            Some(_own) => None,
+            None => Some(match self.loaded.get(&id) {
+                Some(parts) => HostState::from_parts(&self.memory, name, self.config.format, parts, len)?,
                 None => HostState::from_tensor(self.memory.clone(), name, self.config.format, weights)?,
             }),
         };
-        let slot = self.states.entry(id).or_insert(state);
-        Ok(Arc::get_mut(slot).expect("held here alone"))
+        if let Some(state) = made {
+            self.states.insert(id, Arc::new(state));
+            self.loaded.remove(&id);
+        }
+        let state = self.states.get_mut(&id).and_then(Arc::get_mut);
+        Ok(state.expect("held here alone"))
     }
 }
 
@@ -278,9 +324,54 @@ impl<B: AutodiffBackend, S: GradientSource> ModuleVisitor<B> for Arrival<'_, S> 
     }
 }
 
+struct Adoption<'a> {
+    optimizer: &'a mut HostAdamW,
+    path: Vec<String>,
+    failure: Option<HostOptimError>,
+}
+
+impl<B: AutodiffBackend> ModuleVisitor<B> for Adoption<'_> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let optimizer = &mut *self.optimizer;
+        // Any other parameter's state begins with the weights at its first gradient.
+        let has_state = optimizer.states.contains_key(&param.id) || optimizer.loaded.contains_key(&param.id);
+        if self.failure.is_some() || !has_state {
+            return;
+        }
+        let weights = param.val().inner();
+        let state = optimizer.state(param.id, &self.path.join("."), &weights);
+        self.failure = state.and_then(|state| state.replace_masters(weights)).err();
+    }
+}
+
+/// Parameters with a gradient, in the module's order.
+struct Due<'a> {
+    states: &'a BTreeMap<ParamId, Arc<HostState>>,
+    ids: Vec<ParamId>,
+}
+
+impl<B: AutodiffBackend> ModuleVisitor<B> for Due<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let has_gradient = self.states.get(&param.id).is_some_and(|state| state.has_gradient());
+        if has_gradient && !self.ids.contains(&param.id) {
+            self.ids.push(param.id);
+        }
+    }
+}
+
 struct Apply<'a> {
     optimizer: &'a mut HostAdamW,
     stride: Stride,
+    /// Of all due states: their memory is there before the first steps.
+    pipeline: Pipeline,
     failure: Option<HostOptimError>,
 }
 
@@ -292,8 +383,8 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Apply<'_> {
         };
         let (id, weights, mapper) = param.consume();
         let requires_grad = weights.is_require_grad();
-        let rule = self.optimizer.config.rule;
-        match state.step_tensor(rule, self.stride, weights.clone().inner()) {
+        let rule = Rule::from(self.optimizer.config.rule);
+        match state.step_tensor_in(&mut self.pipeline, &rule, self.stride, weights.clone().inner()) {
             Ok(stepped) => {
                 let stepped = Tensor::from_inner(stepped).set_require_grad(requires_grad);
                 Param::from_mapped_value(id, stepped, mapper)
@@ -303,5 +394,62 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Apply<'_> {
                 Param::from_mapped_value(id, weights, mapper)
             }
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use backend_offload::{Budget, HostMemory, OffloadConfig, host_memory};
+    use burn::backend::{Autodiff, Flex, flex::FlexDevice};
+    use burn::module::Module;
+    use burn::nn::{Linear, LinearConfig};
+
+    use super::*;
+
+    type Plain = Autodiff<Flex>;
+
+    #[derive(Module, Debug)]
+    struct Net<B: Backend> {
+        small: Linear<B>,
+        large: Linear<B>,
+    }
+
+    impl Net<Plain> {
+        fn gradients(&self) -> GradientsParams {
+            let [small, large] =
+                [&self.small, &self.large].map(|linear| linear.weight.val().powf_scalar(2.0).sum());
+            GradientsParams::from_grads((small + large).backward(), self)
+        }
+
+        fn weights(&self) -> Vec<u32> {
+            let weights = [&self.small, &self.large].map(|linear| linear.weight.val().into_data());
+            weights.iter().flat_map(|data| data.iter::<f32>().map(f32::to_bits)).collect()
+        }
+    }
+
+    #[test]
+    fn a_step_without_memory_for_the_chunks_of_one_state_changes_nothing() {
+        const BYTES: usize = 1 << 20;
+        let (device, folder) = (FlexDevice, tempfile::tempdir().expect("a folder"));
+        let budget = Budget::Bytes(BYTES as u64);
+        let config = OffloadConfig::new().host_budget(budget).disk(folder.path(), budget);
+        config.install::<Flex>(&device).expect("not started");
+        let memory = host_memory::<Flex>(&device);
+        let linear = |width| LinearConfig::new(width, width).with_bias(false).init::<Plain>(&device);
+        let net = Net { small: linear(8), large: linear(64) };
+        let mut optimizer = HostAdamWConfig::new().init(memory.disk().expect("it was named"));
+        optimizer.arrive::<Plain, _>(&net, &mut net.gradients()).expect("there is room");
+
+        // Room for 16 KiB of the small state's chunk, not for 52 KiB of the large one's.
+        let rest = BYTES - memory.usage().in_use as usize - (40 << 10);
+        let filler = memory.take(rest, "a test").expect("it is free");
+        let refused = optimizer.apply::<Plain, _>(1e-2, net.clone()).expect_err("no room").to_string();
+        assert!(refused.contains("chunks of the state of"), "{refused}");
+        drop(filler);
+
+        let stepped = optimizer.apply::<Plain, _>(1e-2, net.clone()).expect("there is room");
+        let mut in_memory = HostAdamWConfig::new().init(HostMemory::unlimited());
+        let expected = in_memory.step(1e-2, net.clone(), net.gradients());
+        assert_eq!(stepped.weights(), expected.weights());
     }
 }

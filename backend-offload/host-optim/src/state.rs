@@ -130,6 +130,16 @@ impl HostState {
         Ok(squares)
     }
 
+    /// [`squares`](Self::squares) before further shares, whose sum keeps its bits. An error changes nothing.
+    pub(crate) fn squares_so_far(&mut self) -> Result<f64, HostOptimError> {
+        let Some(gradient) = self.gradient.as_ref().filter(|_| self.squares.is_none()) else {
+            return self.squares();
+        };
+        let squares = gradient.squares_so_far(&self.memory, &self.name)?;
+        self.squares = Some(squares);
+        Ok(squares)
+    }
+
     /// Whether a gradient waits for a step.
     pub fn has_gradient(&self) -> bool {
         self.gradient.is_some()

@@ -12,8 +12,10 @@ use burn::tensor::{
 use half::bf16;
 
 use crate::adamw::Stride;
+use crate::chunks::Pipeline;
 use crate::error::HostOptimError;
 use crate::format::Format;
+use crate::layout::Arrays;
 use crate::numbers::{Values, ValuesMut, nearest};
 use crate::pieces::convert;
 use crate::rule::Rule;
@@ -152,6 +154,26 @@ impl HostState {
         Ok((state, weights))
     }
 
+    /// Replaces the master weights, if there are any. Moments and gradient stay.
+    pub(crate) fn replace_masters<B: Backend, const D: usize>(
+        &mut self,
+        weights: Tensor<B, D>,
+    ) -> Result<(), HostOptimError> {
+        if self.reads_weights() || self.memory.computes_nothing() {
+            return Ok(());
+        }
+        let data = read(self.name(), weights)?;
+        let weights = values(self.name(), &data)?;
+        check_len(self.name(), "the parameter", self.len(), weights.len())?;
+        self.with_own_pipeline(|state, pipeline| {
+            state.storage.change(pipeline, state.layout, state.len, |range, arrays| {
+                if let Arrays::F32 { masters, .. } | Arrays::Bf16Moments { masters, .. } = arrays {
+                    replace(masters, weights.part(range));
+                }
+            })
+        })
+    }
+
     /// Receives a gradient, or a further share.
     pub fn arrive_tensor<B: Backend, const D: usize>(
         &mut self,
@@ -217,6 +239,29 @@ impl HostState {
         stride: Stride,
         weights: Tensor<B, D>,
     ) -> Result<Tensor<B, D>, HostOptimError> {
+        self.change_tensor(weights, |state, weights| state.step(rule, stride, weights))
+    }
+
+    /// [`step_tensor`](Self::step_tensor) in `pipeline`: the state is stored once that ends.
+    pub(crate) fn step_tensor_in<B: Backend, const D: usize>(
+        &mut self,
+        pipeline: &mut Pipeline,
+        rule: &Rule,
+        stride: Stride,
+        weights: Tensor<B, D>,
+    ) -> Result<Tensor<B, D>, HostOptimError> {
+        self.change_tensor(weights, |state, weights| {
+            state.step_in(pipeline, rule, stride, weights)?;
+            state.storage.when_written(pipeline, || {});
+            Ok(())
+        })
+    }
+
+    fn change_tensor<B: Backend, const D: usize>(
+        &mut self,
+        weights: Tensor<B, D>,
+        change: impl FnOnce(&mut Self, ValuesMut<'_>) -> Result<(), HostOptimError>,
+    ) -> Result<Tensor<B, D>, HostOptimError> {
         let (device, kind) = (weights.device(), weights.dtype());
         let mut data = if self.reads_weights() {
             read(self.name(), weights)?
@@ -224,8 +269,22 @@ impl HostState {
             zeroed_data(self.name(), weights, kind)?
         };
         let name = self.name().to_owned();
-        self.step(rule, stride, values_mut(&name, &mut data)?)?;
+        change(self, values_mut(&name, &mut data)?)?;
         Ok(self.memory.first(|| tensor_from_data(data, &device)))
+    }
+}
+
+/// A bf16 weight that its master rounds to has not changed: the master keeps its lower half.
+fn replace(masters: &mut [f32], weights: Values<'_>) {
+    match weights {
+        Values::F32(weights) => masters.copy_from_slice(weights),
+        Values::Bf16(weights) => {
+            for (master, weight) in masters.iter_mut().zip(weights) {
+                if nearest(*master) != *weight {
+                    *master = weight.to_f32();
+                }
+            }
+        }
     }
 }
 

@@ -3,14 +3,13 @@
 use super::inner::{InnerRuntime, key, prepare};
 use super::runtime::OffloadRuntime;
 use super::server::OffloadServer;
-use crate::backend::{Door, sealed};
+use crate::backend::{Door, Pages, sealed};
 use crate::config::OffloadConfig;
-use crate::error::{Holder, OffloadError};
+use crate::error::OffloadError;
 use crate::host_memory::{HostMemory, Site};
 use crate::registry::{self, DeviceFacts};
 use crate::stats::Stats;
 use crate::tiers::{Draft, HostPool};
-use crate::timeline::Stretch;
 use cubecl_common::device::Device;
 use cubecl_common::device_handle::DeviceHandle;
 use cubecl_core::Runtime;
@@ -61,16 +60,12 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
         prepare::<R>(device)
     }
 
+    fn with_paging<T: Send>(device: &R::Device, work: impl FnOnce(Pages<'_>) -> T + Send) -> T {
+        on_server::<R, _>(device, |server| work(Pages(&mut server.paging)))
+    }
+
     fn stats(device: &R::Device) -> Stats {
         on_server::<R, _>(device, OffloadServer::stats)
-    }
-
-    fn largest_holders(device: &R::Device, count: usize) -> Vec<Holder> {
-        on_server::<R, _>(device, move |server| server.paging.largest_holders(count))
-    }
-
-    fn reset_peaks(device: &R::Device) {
-        on_server::<R, _>(device, |server| server.paging.reset_peaks());
     }
 
     fn set_device_budget(device: &R::Device, budget: Limit) -> Limit {
@@ -93,23 +88,6 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
     fn host_memory(device: &R::Device) -> HostMemory {
         let below = on_server::<R, _>(device, |server| server.paging.tiers().below());
         HostMemory::new(below, CubeSite::<R>(device.clone()))
-    }
-
-    fn mark_step(device: &R::Device) {
-        on_server::<R, _>(device, |server| server.paging.mark_step());
-    }
-
-    fn watch_step(device: &R::Device) {
-        on_server::<R, _>(device, |server| server.paging.watch_step());
-    }
-
-    fn watched_step(device: &R::Device) -> Option<Vec<Stretch>> {
-        on_server::<R, _>(device, |server| server.paging.watched_step())
-    }
-
-    #[cfg(feature = "test-util")]
-    fn events(device: &R::Device) -> Vec<crate::Event> {
-        on_server::<R, _>(device, |server| server.paging.events())
     }
 
     #[cfg(feature = "test-util")]

@@ -48,14 +48,13 @@ mod state;
 mod storage;
 mod table;
 
-use crate::backend::{Door, Managed, Offloadable, Spilling, sealed};
+use crate::backend::{Door, Managed, Offloadable, Pages, Spilling, sealed};
 use crate::config::OffloadConfig;
-use crate::error::{Holder, OffloadError};
+use crate::error::OffloadError;
 use crate::host_memory::{HostMemory, Site};
 use crate::registry::{self, DeviceFacts, DeviceKey};
 use crate::stats::Stats;
 use crate::tiers::{Draft, HostPool};
-use crate::timeline::Stretch;
 use burn_backend::DeviceOps;
 use burn_backend::tensor::FloatTensor;
 use burn_flex::Flex;
@@ -119,16 +118,12 @@ impl<B: SharedStorage> Door for Simulated<B> {
         registry::prepare(key::<Self, _>(device), || Ok(facts::<B>(device)))
     }
 
+    fn with_paging<T: Send>(device: &B::Device, work: impl FnOnce(Pages<'_>) -> T + Send) -> T {
+        work(Pages(&mut get_client::<OffloadChannel<B>>(device).state().paging))
+    }
+
     fn stats(device: &B::Device) -> Stats {
         get_client::<OffloadChannel<B>>(device).state().paging.stats()
-    }
-
-    fn largest_holders(device: &B::Device, count: usize) -> Vec<Holder> {
-        get_client::<OffloadChannel<B>>(device).state().paging.largest_holders(count)
-    }
-
-    fn reset_peaks(device: &B::Device) {
-        get_client::<OffloadChannel<B>>(device).state().paging.reset_peaks();
     }
 
     fn set_device_budget(device: &B::Device, budget: Limit) -> Limit {
@@ -145,23 +140,6 @@ impl<B: SharedStorage> Door for Simulated<B> {
         let client = get_client::<OffloadChannel<B>>(device);
         let below = client.state().paging.tiers().below();
         HostMemory::new(below, RouterSite(client))
-    }
-
-    fn mark_step(device: &B::Device) {
-        get_client::<OffloadChannel<B>>(device).state().paging.mark_step();
-    }
-
-    fn watch_step(device: &B::Device) {
-        get_client::<OffloadChannel<B>>(device).state().paging.watch_step();
-    }
-
-    fn watched_step(device: &B::Device) -> Option<Vec<Stretch>> {
-        get_client::<OffloadChannel<B>>(device).state().paging.watched_step()
-    }
-
-    #[cfg(feature = "test-util")]
-    fn events(device: &B::Device) -> Vec<crate::Event> {
-        get_client::<OffloadChannel<B>>(device).state().paging.events()
     }
 
     #[cfg(feature = "test-util")]

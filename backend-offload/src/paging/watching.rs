@@ -2,16 +2,16 @@
 
 use super::Paging;
 use crate::timeline::Reading;
-#[cfg(any(test, feature = "cube", feature = "router"))]
+#[cfg(any(test, feature = "burn"))]
 use crate::timeline::{Stretch, Watch};
 
 impl Paging {
-    #[cfg(any(test, feature = "cube", feature = "router"))]
+    #[cfg(any(test, feature = "burn"))]
     pub(crate) fn watch_step(&mut self) {
         self.watch = Some(Box::new(Watch::begin(self.reading())));
     }
 
-    #[cfg(any(test, feature = "cube", feature = "router"))]
+    #[cfg(any(test, feature = "burn"))]
     pub(crate) fn watched_step(&mut self) -> Option<Vec<Stretch>> {
         let watch = self.watch.take()?;
         Some(watch.end(self.reading()))

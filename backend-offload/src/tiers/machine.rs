@@ -1,32 +1,33 @@
 //! Host memory available to this process.
 //!
-//! Page cache that the kernel can give up counts as available (`page_cache_of_a_container_counts_as_available`). Linux
-//! only.
+//! Page cache that the kernel can give up counts as available (`page_cache_of_a_container_counts_as_available`). Only
+//! Linux has these files.
 
-#[cfg(target_os = "linux")]
+use std::fs;
 use std::path::Path;
 
 /// Bytes that machine and control group leave, if reported.
-#[cfg(target_os = "linux")]
 pub fn available_memory() -> Option<u64> {
-    let machine = meminfo_available(&std::fs::read_to_string("/proc/meminfo").ok()?)?;
-    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let machine = meminfo_available(&fs::read_to_string("/proc/meminfo").ok()?)?;
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     Some(cgroup_room(&groups, Path::new("/sys/fs/cgroup")).map_or(machine, |room| machine.min(room)))
 }
 
-#[cfg(not(target_os = "linux"))]
-pub fn available_memory() -> Option<u64> {
-    None
+/// The tightest limit of the process's control group and those above it, if any. `root` is `/`; tests give a folder.
+pub fn control_group_limit(root: &Path) -> Option<u64> {
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+    let limit = |group: &Path, names: &Names| number(&group.join(names.limit));
+    let limit = least_of_groups(&groups, &root.join("sys/fs/cgroup"), limit);
+    // Version 1 writes a number near 2⁶³ for no limit.
+    limit.filter(|limit| *limit < 1 << 60)
 }
 
-#[cfg(target_os = "linux")]
 fn meminfo_available(text: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
     let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
     Some(kib * 1024)
 }
 
-#[cfg(target_os = "linux")]
 struct Names {
     limit: &'static str,
     used: &'static str,
@@ -34,17 +35,18 @@ struct Names {
     cache: &'static str,
 }
 
-#[cfg(target_os = "linux")]
 const VERSION_1: Names =
     Names { limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes", cache: "total_inactive_file" };
 
-#[cfg(target_os = "linux")]
 const VERSION_2: Names = Names { limit: "memory.max", used: "memory.current", cache: "inactive_file" };
 
-/// The least room of the groups of `/proc/self/cgroup`, up to the root.
-#[cfg(target_os = "linux")]
 fn cgroup_room(groups: &str, mounted: &Path) -> Option<u64> {
-    let rooms = groups.lines().filter_map(|line| {
+    least_of_groups(groups, mounted, group_room)
+}
+
+/// The least number `of` the groups of `/proc/self/cgroup`, up to the root.
+fn least_of_groups(groups: &str, mounted: &Path, of: impl Fn(&Path, &Names) -> Option<u64>) -> Option<u64> {
+    let numbers = groups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
         let (hierarchy, names) = if controllers.is_empty() {
@@ -55,22 +57,23 @@ fn cgroup_room(groups: &str, mounted: &Path) -> Option<u64> {
             return None;
         };
         let own = Path::new(path.trim_start_matches('/'));
-        own.ancestors().filter_map(|group| group_room(&hierarchy.join(group), &names)).min()
+        own.ancestors().filter_map(|group| of(&hierarchy.join(group), &names)).min()
     });
-    rooms.min()
+    numbers.min()
 }
 
 /// `None` without a limit.
-#[cfg(target_os = "linux")]
 fn group_room(group: &Path, names: &Names) -> Option<u64> {
-    let read = |name| std::fs::read_to_string(group.join(name)).ok();
-    let number = |name| read(name)?.trim().parse::<u64>().ok();
-    let (limit, used) = (number(names.limit)?, number(names.used)?);
-    let cache = read("memory.stat").and_then(|text| statistic(&text, names.cache)).unwrap_or(0);
+    let (limit, used) = (number(&group.join(names.limit))?, number(&group.join(names.used))?);
+    let statistics = fs::read_to_string(group.join("memory.stat")).ok();
+    let cache = statistics.and_then(|text| statistic(&text, names.cache)).unwrap_or(0);
     Some(limit.saturating_sub(used.saturating_sub(cache)))
 }
 
-#[cfg(target_os = "linux")]
+fn number(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
 fn statistic(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
     value.trim().parse().ok()
@@ -79,7 +82,6 @@ fn statistic(text: &str, name: &str) -> Option<u64> {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
-    use std::fs;
 
     const GIB: u64 = 1 << 30;
 

@@ -46,7 +46,7 @@ pub use disk::{DiskSpeed, disk_speed};
 #[cfg(test)]
 pub(crate) use disk::{in_memory, scheduled};
 pub(crate) use extents::ALIGNMENT;
-pub use machine::available_memory;
+pub use machine::{available_memory, control_group_limit};
 pub(crate) use pool::HostPool;
 pub use pool::{Draft, Lease};
 #[cfg(feature = "cuda")]

@@ -72,13 +72,7 @@ pub(super) struct Fill<F> {
 }
 
 impl<B: Backend, F: Fn(&str) -> Result<TensorData, WeightsError>> ModuleMapper<B> for Fill<F> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    crate::keeps_path!();
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let name = self.path.join(".");

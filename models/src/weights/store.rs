@@ -290,13 +290,7 @@ struct Collect {
 }
 
 impl<B: Backend> ModuleVisitor<B> for Collect {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    crate::keeps_path!();
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         let tensor = param.val();
@@ -393,13 +387,7 @@ impl<B: Backend> Fill<'_, B> {
 }
 
 impl<B: Backend> ModuleMapper<B> for Fill<'_, B> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    crate::keeps_path!();
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         // Only packed weights are initialised.

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use burn_flex::Flex;
 use models::random::Random;
-use models::{Adjustment, Chosen, Constraint, Continuation, Continuous, Likelihood, PromptRead};
+use models::{Adjustment, Chosen, Constraint, Continuation, Continuing, Continuous, Likelihood, PromptRead};
 use models::{Decoder, Gpt, GptConfig, Request, Sampling, generate};
 
 use crate::fixtures::{Cpu, DEVICE, numbers, shrunk, unusual};

@@ -112,13 +112,7 @@ struct CollectValues<'a> {
 }
 
 impl<B: AutodiffBackend> ModuleVisitor<B> for CollectValues<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    models::keeps_path!();
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         let name = self.path.join(".");

@@ -7,7 +7,7 @@ use burn::module::Param;
 use burn::tensor::{Int, Tensor, TensorData};
 use models::dropout::DropoutKey;
 use models::random::Random;
-use models::{Adjustment, Continuation, Continuous};
+use models::{Adjustment, Continuation, Continuing, Continuous};
 use models::{
     Decoder, Gpt, GptConfig, Input, Lean, Lookup, Matching, Overflow, PassOptions, Plain, Request, Sampling,
     Stretch, generate, weights,

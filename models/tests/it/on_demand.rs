@@ -38,13 +38,7 @@ struct TakeOut {
 }
 
 impl ModuleMapper<Tape> for TakeOut {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    models::keeps_path!();
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<Tape, D>>) -> Param<Tensor<Tape, D>> {
         let (id, weights, mapper) = param.consume();

@@ -35,13 +35,7 @@ struct Found {
 }
 
 impl ModuleVisitor<Cpu> for Found {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    models::keeps_path!();
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Cpu, D>>) {
         self.shapes.push((self.path.join("."), param.lazy_shape().to_vec()));

@@ -187,13 +187,7 @@ struct RecordUses {
 }
 
 impl ModuleMapper<Tape> for RecordUses {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    models::keeps_path!();
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<Tape, D>>) -> Param<Tensor<Tape, D>> {
         let (name, uses, value) = (self.path.join("."), Arc::clone(&self.uses), param.val());

@@ -57,13 +57,7 @@ struct Draw {
 }
 
 impl<B: Backend> ModuleMapper<B> for Draw {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    models::keeps_path!();
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         if !self.path.iter().any(|part| part == "adapter") {

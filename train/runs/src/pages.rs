@@ -10,7 +10,7 @@ static KEPT: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(
 
 /// Keeps freed pages from this call on. Does nothing in a dry run or without glibc.
 pub(crate) fn keep_freed_pages() {
-    if std::env::var_os("OFFLOAD_DRY_RUN").is_some_and(|value| value == "1") {
+    if backend_offload::dry_run_requested() {
         return;
     }
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -133,13 +133,7 @@ struct List<'a> {
 }
 
 impl<B: Backend> ModuleVisitor<B> for List<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    models::keeps_path!();
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         let name = self.path.join(".");

@@ -15,9 +15,10 @@ use backend_offload::{HostMemory, Managed, host_memory};
 use burn::module::ParamId;
 use burn::tensor::{DType, FloatDType, Tensor, TensorData, backend::Backend};
 use host_optim::{
-    AdamW, Arrivals, Arriving, Format, HostOptimError, HostState, Incoming, Sgd, Update, Updated, Updates,
+    AdamW, Arrivals, Arriving, Format, HostOptimError, HostState, Incoming, Moments, Sgd, Update, Updated,
+    Updates,
 };
-use runs::config::{Config, OptimizerKind, PlacementKind, TrainSection};
+use runs::config::{Config, PlacementKind, TrainSection};
 
 use super::adoption::Restored;
 use super::rows::Table;
@@ -25,7 +26,7 @@ use super::streamed::Crossing;
 use super::times::HostTimes;
 use super::{Stride, rate_and_decay};
 use crate::parameters::{Home, Parameters};
-use crate::rule::format;
+use crate::rule::{format, moments};
 
 #[derive(Debug)]
 pub(crate) struct HostPart {
@@ -110,7 +111,7 @@ impl HostPart {
     }
 
     pub(super) fn keeps_velocity(&self) -> bool {
-        self.settings.train.optimizer == OptimizerKind::Sgd
+        moments(self.settings.train.optimizer) == Moments::Velocity
     }
 
     pub(crate) fn takes(&self, name: &str) -> bool {

@@ -44,13 +44,13 @@ use burn::tensor::{
     Shape, Tensor,
     backend::{AutodiffBackend, Backend},
 };
-use host_optim::{HostOptimError, Update};
-use models::{Compute, Gpt, OnDemand};
+use host_optim::{HostOptimError, HostState, Update};
+use models::{Compute, Gpt, OnDemand, ParameterInfo};
 use runs::config::{Config, OptimizerKind, TrainSection};
 
 use crate::plan::StatesOnDisk;
 use crate::ranks::{Pair, Ranks};
-use crate::rule::Rule;
+use crate::rule::{Rule, keeps_second_moment};
 
 #[derive(Debug)]
 pub(crate) struct Optimizer<I: Backend> {
@@ -74,6 +74,13 @@ pub(crate) struct Stride {
 impl Stride {
     pub(crate) fn clipped(share: f64, norm: f64, limit: Option<f64>) -> Self {
         Self { share, scale: limit.map_or(1.0, |limit| limit / norm.max(limit)) }
+    }
+}
+
+impl<I: Backend> Optimizer<I> {
+    /// [`HostPart::by_name`]; empty without a host part.
+    pub(crate) fn states_on_host(&self) -> anyhow::Result<HashMap<&str, &HostState>> {
+        Ok(self.host.as_ref().map(HostPart::by_name).transpose()?.unwrap_or_default())
     }
 }
 
@@ -123,9 +130,26 @@ impl<I: Managed> Optimizer<I> {
         self.host.as_ref().map_or(0, HostPart::host_bytes)
     }
 
-    /// Replaces moments by `pairs`, in the order of parameter names, and the steps that they took by the last pair.
-    pub(crate) fn replace_moments(&mut self, mut pairs: Vec<Pair>, device: &I::Device) -> anyhow::Result<()> {
+    /// Replaces moments by `pairs`, in the order of parameter names, and the steps that they took by the last pair. A
+    /// rank that skipped all its steps saved none. If rank 0 did, the pairs belong to all of `learning`.
+    pub(crate) fn replace_moments(
+        &mut self,
+        mut pairs: Vec<Pair>,
+        learning: impl Iterator<Item = ParameterInfo>,
+        device: &I::Device,
+    ) -> anyhow::Result<()> {
         let [low, high] = pairs.pop().unwrap_or_default();
+        if pairs.is_empty() {
+            self.moments.clear();
+        } else if self.moments.is_empty() {
+            let kind = self.kind();
+            let zeros = |parameter: ParameterInfo| {
+                let second = keeps_second_moment(kind, &parameter.name, parameter.shape.len());
+                (parameter.name, Moments::zeros(&parameter.shape, second, device))
+            };
+            self.moments = learning.map(zeros).collect();
+        }
+
         let (found, expected) = ([pairs.len(), low.len(), high.len()], self.moments.len());
         ensure!(found == [expected; 3], "moments of {} parameters were saved, of {expected}", found[0]);
         let times = low.into_iter().zip(high);
@@ -288,19 +312,33 @@ struct Stepper<'o, I: Backend> {
 
 impl<I: Managed> Stepper<'_, I> {
     fn step_in_tiles(&mut self, id: ParamId, shape: Shape, device: &I::Device) {
-        let Optimizer { host, window, .. } = &mut *self.optimizer;
-        let host = host.as_mut().expect("its parameter is due");
-        match host.prepare_tiles::<I>(id, self.stride, device) {
-            Ok((update, code, tiles)) => {
-                self.matrices.push((id, update));
-                if let Some(window) = window {
-                    return window.replace_tiles(id, tiles);
-                }
-                let crossing = host.settings.crossing;
-                self.on_demand.insert(id, streamed::on_demand::<I>(crossing, code, shape, move || tiles()));
+        let host = self.optimizer.host.as_mut().expect("its parameter is due");
+        let crossing = host.settings.crossing;
+        let prepared = host.prepare_tiles::<I>(id, self.stride, device);
+        let prepared = prepared.map(|(update, code, tiles)| (update, (code, tiles)));
+        let Some((code, tiles)) = self.keep(id, 2, prepared) else { return };
+        if let Some(window) = &self.optimizer.window {
+            return window.replace_tiles(id, tiles);
+        }
+        self.on_demand.insert(id, streamed::on_demand::<I>(crossing, code, shape, move || tiles()));
+    }
+
+    /// Keeps a prepared update, or the first failure.
+    fn keep<T>(
+        &mut self,
+        id: ParamId,
+        dims: usize,
+        prepared: Result<(Update, T), HostOptimError>,
+    ) -> Option<T> {
+        match prepared {
+            Ok((update, weights)) => {
+                let updates = if dims > 1 { &mut self.matrices } else { &mut self.vectors };
+                updates.push((id, update));
+                Some(weights)
             }
             Err(failure) => {
                 self.failure.get_or_insert(failure);
+                None
             }
         }
     }
@@ -309,13 +347,8 @@ impl<I: Managed> Stepper<'_, I> {
     fn prepare_to_broadcast<const D: usize>(&mut self, id: ParamId, weights: Tensor<I, D>) {
         let host = self.optimizer.host.as_mut().expect("its parameter is due");
         self.on_demand.extend(host.nan_until_broadcast(id, &weights).map(|decoder| (id, decoder)));
-        match host.prepare_to_broadcast(id, weights, self.stride) {
-            Ok(update) if D > 1 => self.matrices.push((id, update)),
-            Ok(update) => self.vectors.push((id, update)),
-            Err(failure) => {
-                self.failure.get_or_insert(failure);
-            }
-        }
+        let prepared = host.prepare_to_broadcast(id, weights, self.stride);
+        self.keep(id, D, prepared.map(|update| (update, ())));
     }
 
     fn step_on_host<B: AutodiffBackend<InnerBackend = I>, const D: usize>(
@@ -325,19 +358,10 @@ impl<I: Managed> Stepper<'_, I> {
     ) -> Param<Tensor<B, D>> {
         let (device, shape) = (weights.device(), weights.shape());
         let host = self.optimizer.host.as_mut().expect("its parameter is due");
-        let updated = match host.prepare(id, weights.inner(), self.stride) {
-            Ok((update, updated)) => {
-                let prepared = if D > 1 { &mut self.matrices } else { &mut self.vectors };
-                prepared.push((id, update));
-                Some(updated)
-            }
-            Err(failure) => {
-                self.failure.get_or_insert(failure);
-                None
-            }
-        };
-
         let (missing, times) = (shape.clone(), host.times.clone());
+        let prepared = host.prepare(id, weights.inner(), self.stride);
+        let updated = self.keep(id, D, prepared);
+
         let value = move |device: &B::Device, _requires: bool| {
             let weights = match &updated {
                 Some(updated) => Tensor::from_inner(times.add_wait(updated.wait_timed())),
@@ -350,13 +374,7 @@ impl<I: Managed> Stepper<'_, I> {
 }
 
 impl<B: AutodiffBackend<InnerBackend = I>, I: Managed> ModuleMapper<B> for Stepper<'_, I> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    models::keeps_path!();
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let (id, weight, mapper) = param.consume();

@@ -38,6 +38,11 @@ impl<I: Backend> Moments<I> {
         [length(&self.first), self.second.as_ref().map_or(0, length)]
     }
 
+    pub(super) fn zeros(shape: &[usize], second: bool, device: &I::Device) -> Self {
+        let zeros = || I::float_from_data(TensorData::zeros::<f32, _>(shape.to_vec()), device);
+        Self { time: 0, first: zeros(), second: second.then(zeros) }
+    }
+
     pub(super) fn replace(&mut self, numbers: Pair, device: &I::Device) -> anyhow::Result<()> {
         let found = numbers.each_ref().map(Vec::len);
         ensure!(found == self.lengths(), "{found:?} numbers were saved, of {:?}", self.lengths());

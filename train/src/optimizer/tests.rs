@@ -23,13 +23,7 @@ struct Values {
 }
 
 impl ModuleVisitor<Tape> for Values {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    models::keeps_path!();
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Tape, D>>) {
         let values = param.val().into_data().into_vec().expect("floats");

@@ -3,7 +3,7 @@
 //! The place changes results' last digits, so a run saves its first choice.
 
 use models::Footprint;
-use runs::config::{Config, ExchangeKind, PlacementKind, StateKind};
+use runs::config::{Config, PlacementKind, StateKind};
 
 use super::{Machine, Plan};
 
@@ -20,10 +20,8 @@ pub(crate) fn placed(config: &Config, footprint: &Footprint, machine: &Machine) 
         (on_host.memory.optimizer, on_host.memory.device_blocks) = (PlacementKind::Host, blocks);
         on_host
     };
-    // The rare exchange and adapters need the optimizer on the device.
-    let only_device = config.ranks.exchange == ExchangeKind::Rarely || config.train.lora.is_some();
     let most = if config.ranks.pipeline > 1 { 0 } else { config.model.n_layer };
-    let on_hosts = (0..=most).filter(|_| !only_device).map(on_host);
+    let on_hosts = (0..=most).filter(|_| !config.needs_device_optimizer()).map(on_host);
 
     let possible = std::iter::once(on_device.clone()).chain(on_hosts).filter_map(|config| {
         let plan = Plan::new(&config, footprint, machine);

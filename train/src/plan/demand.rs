@@ -11,17 +11,68 @@ use runs::config::{ChangesKind, Config, CrossingKind, ExchangeKind, OptimizerKin
 use super::gathered::Gathered;
 use super::learned::Learned;
 use super::operations::Operations;
-use super::placement::{NARROW, Placement, largest_block_matrix};
-
-const WIDE: u64 = 4;
+use super::placement::{Placement, largest_block_matrix};
+use super::{NARROW, WIDE};
 
 /// Tensors of the MLP's width in a pass, besides the tape.
 const WIDE_IN_PASS: u64 = 4;
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    WorkingMemory,
+    RotaryTables,
+    GroupSums,
+    Gathered,
+    Weights,
+    /// Copied to the device every step, under any budget.
+    Streamed,
+    EmbeddingRows,
+    LeavingGradients,
+    Gradients,
+    PartialSums,
+    OwnGradients,
+    Activations,
+    /// In blocks that pass forward only.
+    FrozenBelow,
+    /// Copied to the host once, then only to the device.
+    Frozen,
+    NarrowCopies,
+    OptimizerState,
+}
+
+impl Kind {
+    /// In the plan's table and its JSON.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::WorkingMemory => "working memory",
+            Self::RotaryTables => "rotary tables",
+            Self::GroupSums => "a group's sums of gradients",
+            Self::Gathered => "gathered weights",
+            Self::Weights => "weights",
+            Self::Streamed => "weights from the host",
+            Self::EmbeddingRows => "rows of the embedding",
+            Self::LeavingGradients => "gradients leaving",
+            Self::Gradients => "gradients",
+            Self::PartialSums => "partial sums of gradients",
+            Self::OwnGradients => "a micro-batch's gradients",
+            Self::Activations => "activations",
+            Self::FrozenBelow => "weights, frozen below",
+            Self::Frozen => "weights, frozen",
+            Self::NarrowCopies => "narrow copies of weights",
+            Self::OptimizerState => "optimizer state",
+        }
+    }
+
+    /// The rank's own weights, which keep their host copies until an update.
+    pub(super) fn is_weights(self) -> bool {
+        matches!(self, Self::Weights | Self::Streamed | Self::FrozenBelow | Self::Frozen)
+    }
+}
+
 /// Tensors with the same lifetime and traffic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
-    pub(super) what: &'static str,
+    pub(super) kind: Kind,
     /// Bytes at the end of the forward pass, and during updates.
     at: [u64; 2],
     /// Copies to the device per step and spilled byte.
@@ -202,17 +253,6 @@ impl UpdateBytes {
     }
 }
 
-/// Copied to the host once, then only to the device.
-const FROZEN: &str = "weights, frozen";
-
-/// In blocks that pass forward only.
-const FROZEN_BELOW: &str = "weights, frozen below";
-
-/// Copied to the device every step, under any budget.
-const STREAMED: &str = "weights from the host";
-
-const LEAVING: &str = "gradients leaving";
-
 impl Demand {
     pub(super) fn new(config: &Config, footprint: &Footprint, ranks: usize, fused: bool) -> Self {
         let train = &config.train;
@@ -298,25 +338,25 @@ impl Demand {
         let all = placement.device_state_bytes();
         let state = if has_owners { all.div_ceil(ranks as u64).max(2 * stepped) } else { all };
 
-        let part = |what, at, returns, leaves| Part { what, at, returns, leaves };
+        let part = |kind, at, returns, leaves| Part { kind, at, returns, leaves };
         let parts = vec![
-            part("working memory", [passing, late.max(updates.temporaries)], groups, groups),
-            part("rotary tables", [footprint.rotary_bytes(); 2], groups, 0),
-            part("a group's sums of gradients", [0, group_sums.bytes], group_sums.moves, group_sums.moves),
-            part("gathered weights", [gathered.window; 2], 0, 0),
-            part("weights", [placement.on_device * WIDE - elsewhere[0]; 2], 2 * groups + 1, 1),
-            part(STREAMED, [streamed; 2], 2 * groups, 0),
-            part("rows of the embedding", [named, 0], groups, 0),
-            part(LEAVING, [0, leaving.saturating_add(named)], 1, 1),
-            part("gradients", [accumulated, summed], groups, groups),
-            part("partial sums of gradients", [waiting, waiting.min(apart)], 1, 1),
-            part("a micro-batch's gradients", [0, apart], groups - 1, groups - 1),
-            part("activations", [kept, 0], groups, groups),
+            part(Kind::WorkingMemory, [passing, late.max(updates.temporaries)], groups, groups),
+            part(Kind::RotaryTables, [footprint.rotary_bytes(); 2], groups, 0),
+            part(Kind::GroupSums, [0, group_sums.bytes], group_sums.moves, group_sums.moves),
+            part(Kind::Gathered, [gathered.window; 2], 0, 0),
+            part(Kind::Weights, [placement.on_device * WIDE - elsewhere[0]; 2], 2 * groups + 1, 1),
+            part(Kind::Streamed, [streamed; 2], 2 * groups, 0),
+            part(Kind::EmbeddingRows, [named, 0], groups, 0),
+            part(Kind::LeavingGradients, [0, leaving.saturating_add(named)], 1, 1),
+            part(Kind::Gradients, [accumulated, summed], groups, groups),
+            part(Kind::PartialSums, [waiting, waiting.min(apart)], 1, 1),
+            part(Kind::OwnGradients, [0, apart], groups - 1, groups - 1),
+            part(Kind::Activations, [kept, 0], groups, groups),
             // Dropping a clean block costs no copy: it spills earlier.
-            part(FROZEN_BELOW, [learns.frozen_below; 2], groups, 0),
-            part(FROZEN, [learns.frozen; 2], 2 * groups, 0),
-            part("narrow copies of weights", [kept_narrow, 0], groups, groups),
-            part("optimizer state", [state; 2], 1, 1),
+            part(Kind::FrozenBelow, [learns.frozen_below; 2], groups, 0),
+            part(Kind::Frozen, [learns.frozen; 2], 2 * groups, 0),
+            part(Kind::NarrowCopies, [kept_narrow, 0], groups, groups),
+            part(Kind::OptimizerState, [state; 2], 1, 1),
         ];
         Self {
             parts: parts.into_iter().filter(|part| part.bytes() > 0).collect(),
@@ -393,12 +433,12 @@ impl Demand {
     }
 
     fn gradients_leaving(&self) -> u64 {
-        self.parts.iter().filter(|part| part.what == LEAVING).map(Part::bytes).sum()
+        self.parts.iter().filter(|part| part.kind == Kind::LeavingGradients).map(Part::bytes).sum()
     }
 
     fn weights_away(&self, spilled: &[u64]) -> u64 {
         let parts = self.parts.iter().zip(spilled);
-        parts.filter(|(part, _)| part.what == STREAMED).map(|(_, spilled)| *spilled).sum()
+        parts.filter(|(part, _)| part.kind == Kind::Streamed).map(|(_, spilled)| *spilled).sum()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use backend_offload::Budget;
+use backend_offload::{Budget, DEFAULT_DEVICE_SHARE, DEFAULT_HOST_SHARE};
 use models::Compute;
 use runs::BadInput;
 use runs::config::{Config, DiskPart};
@@ -10,10 +10,6 @@ use runs::config::{Config, DiskPart};
 use super::Machine;
 
 const GIB: u64 = 1 << 30;
-
-/// Share of free memory under `auto`, as on a real device.
-const DEVICE_SHARE: Budget = Budget::Share(0.9);
-const HOST_SHARE: Budget = Budget::Share(0.8);
 
 struct Card {
     name: &'static str,
@@ -61,17 +57,17 @@ impl DescribedMachine {
             Budget::Unlimited => None,
         };
 
-        let wide = usize::from(config.model.compute != Compute::F32);
+        let (memory, wide) = (&config.memory, usize::from(config.model.compute != Compute::F32));
         Ok(Machine {
             device: self.device.clone(),
             device_total: Some(self.device_bytes),
             device_free: Some(self.device_bytes),
-            device_budget: limit(config.memory.device_budget.value(), DEVICE_SHARE, self.device_bytes),
+            device_budget: limit(memory.device_budget.value(), DEFAULT_DEVICE_SHARE, self.device_bytes),
             shares_host: false,
             link_bytes_per_second: self.link,
             flops_per_second: self.arithmetic.map(|speeds| speeds[wide]),
             host_free: Some(self.host_bytes),
-            host_budget: limit(config.memory.host_budget.value(), HOST_SHARE, self.host_bytes),
+            host_budget: limit(memory.host_budget.value(), DEFAULT_HOST_SHARE, self.host_bytes),
             disk_budget: disk(config)?,
             disk_bytes_per_second: self.disk.map(|speed| [speed; 2]),
             disk_free: None,

@@ -4,10 +4,9 @@ use models::ParameterInfo;
 use runs::config::{Config, ShardKind};
 
 use super::demand::Passes;
-use super::placement::{NARROW, in_tiles};
+use super::placement::in_tiles;
+use super::{NARROW, WIDE};
 use crate::parameters::{Form, Home, home};
-
-const WIDE: u64 = 4;
 
 /// Zeros if each rank holds all weights.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -3,10 +3,9 @@
 use models::{BaseForm, Compute, Footprint, ParameterInfo, Part};
 use runs::config::Config;
 
+use super::WIDE;
 use super::placement::largest_block_matrix;
 use crate::parameters::learned;
-
-const WIDE: u64 = 4;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Learned {

@@ -43,6 +43,11 @@ use stage::OfRank;
 
 use crate::parameters::learning;
 
+/// Bytes of an f32.
+const WIDE: u64 = 4;
+/// Bytes of a bf16.
+const NARROW: u64 = 2;
+
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Plan {
     pub(crate) machine: Machine,
@@ -236,7 +241,7 @@ impl WeightReads {
     fn new(config: &Config, machine: &Machine, demand: &Demand, streamed: u64, spilled: &[u64]) -> Self {
         let ranks = machine.ranks();
         // An unchanged weight keeps its host copy.
-        let weights = demand.parts.iter().zip(spilled).filter(|(part, _)| part.what.starts_with("weights"));
+        let weights = demand.parts.iter().zip(spilled).filter(|(part, _)| part.kind.is_weights());
         let copies: u64 = weights.map(|(part, &spills)| spills.min(part.bytes() - spills)).sum();
         // Host copies need no link. All weights are read before the first update.
         let read = demand.read(config, ranks, streamed.saturating_sub(copies));
@@ -259,7 +264,7 @@ fn held(parts: &[demand::Part], spilled: &[u64]) -> Vec<Held> {
     parts
         .map(|(part, &spills)| {
             let bytes = part.bytes();
-            Held { what: part.what, bytes, stays: bytes - spills, spills }
+            Held { what: part.kind.label(), bytes, stays: bytes - spills, spills }
         })
         .collect()
 }

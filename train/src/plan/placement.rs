@@ -2,15 +2,13 @@
 
 use models::tiles::{AT_ONCE, DECODED_AT_ONCE, TILE};
 use models::{Compute, Footprint, ParameterInfo};
-use runs::config::{Config, CrossingKind, ExchangeKind, OptimizerKind, PlacementKind, StateKind, StreamKind};
+use runs::config::{Config, CrossingKind, ExchangeKind, PlacementKind, StateKind, StreamKind};
 
 use super::demand::{Passes, partial_sums};
 use super::learned::Learned;
+use super::{NARROW, WIDE};
 use crate::parameters::{Form, Home, home, learned};
-use crate::rule::{format, keeps_second_moment};
-
-const WIDE: u64 = 4;
-pub(super) const NARROW: u64 = 2;
+use crate::rule::{format, keeps_second_moment, moments};
 
 const COUNT: u64 = 4;
 
@@ -33,7 +31,6 @@ pub(super) struct Placement {
     table: u64,
     /// The most table parameters that a micro-batch and a step use.
     rows: [u64; 2],
-    velocity: bool,
     /// Parameters of block matrices updated on the host.
     matrices: u64,
     /// Bytes of a number in the compute type.
@@ -110,7 +107,6 @@ impl Placement {
             let tokens = (config.train.micro_batch * config.sequence() * config.model.n_embd) as u64;
             placement.rows = [1, config.train.accumulate as u64]
                 .map(|each| placement.table.min(tokens.saturating_mul(each)));
-            placement.velocity = config.train.optimizer == OptimizerKind::Sgd;
             placement.computed = if config.model.compute == Compute::Bf16 { NARROW } else { WIDE };
             placement.tiles =
                 [memory.stream != StreamKind::Computed, memory.gradients != CrossingKind::Computed];
@@ -235,7 +231,7 @@ impl Placement {
 
     /// Host bytes of states and waiting gradients; short last blocks count as whole.
     pub(super) fn host_bytes(&self, config: &Config, ranks: usize) -> u64 {
-        let format = format(config.memory.optimizer_state);
+        let (format, moments) = (format(config.memory.optimizer_state), moments(config.train.optimizer));
         let Passes { micro_batches, groups, together, .. } = Passes::new(config, ranks);
         // Tiles arrive per micro-batch, others per group.
         let arrivals = if self.tiles[1] { micro_batches } else { groups };
@@ -264,13 +260,7 @@ impl Placement {
         };
         let gradients = single + (own_sums * sum).max(total);
 
-        let states = |wide, narrow| {
-            if self.velocity {
-                format.velocity_bytes(wide + narrow)
-            } else {
-                format.host_bytes(wide, false) + format.host_bytes(narrow, true)
-            }
-        };
+        let states = |wide, narrow| format.bytes(wide, moments, false) + format.bytes(narrow, moments, true);
         let all = states(self.wide, self.narrow);
         // One step count per row.
         let counts = if self.table > 0 { COUNT * config.model.vocab_size as u64 } else { 0 };
@@ -302,15 +292,10 @@ impl Placement {
     }
 
     pub(super) fn step_bytes(&self, config: &Config, ranks: usize) -> u64 {
-        let format = format(config.memory.optimizer_state);
+        let (format, moments) = (format(config.memory.optimizer_state), moments(config.train.optimizer));
         // Rows in use, and in turn.
         let wide = self.wide - self.table + self.table.min(self.rows[1] + self.table.div_ceil(TURNS));
-        let all = if self.velocity {
-            let computed = wide * WIDE + self.narrow * NARROW;
-            2 * (computed + format.velocity_bytes(wide + self.narrow))
-        } else {
-            format.step_bytes(wide, false) + format.step_bytes(self.narrow, true)
-        };
+        let all = format.step_bytes(wide, moments, false) + format.step_bytes(self.narrow, moments, true);
         all.div_ceil(owners(config, ranks))
     }
 }

@@ -4,10 +4,8 @@ use models::Footprint;
 use models::stage::Stage;
 use runs::config::Config;
 
-use super::{Machine, flops_per_token};
+use super::{Machine, WIDE, flops_per_token};
 use crate::stages::stages;
-
-const WIDE: u64 = 4;
 
 pub(super) struct OfRank {
     pub(super) config: Config,

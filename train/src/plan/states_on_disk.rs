@@ -4,15 +4,15 @@
 //! ranks divide states or have stages, all matrices of a rank go, or none. Results do not change
 //! (`states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format`), so a resumed run chooses anew.
 
-use host_optim::{DiskBytes, Format};
+use host_optim::{DiskBytes, Format, Moments};
 use models::ParameterInfo;
-use runs::config::{Config, OptimizerKind};
+use runs::config::Config;
 use serde::Serialize;
 
 use super::Machine;
 use super::placement::{Matrix, matrices_on_host};
 use crate::parameters::{Home, home, learned};
-use crate::rule::format;
+use crate::rule::{format, moments};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct StatesOnDisk {
@@ -30,10 +30,9 @@ pub(super) struct StateBytes {
 }
 
 impl StateBytes {
-    fn new(format: Format, Matrix { sides: [rows, columns], narrow }: Matrix, velocity: bool) -> Self {
+    fn new(format: Format, Matrix { sides: [rows, columns], narrow }: Matrix, moments: Moments) -> Self {
         let len = (rows as u64).saturating_mul(columns as u64);
-        let in_memory = if velocity { format.velocity_bytes(len) } else { format.host_bytes(len, narrow) };
-        let disk = format.disk_bytes(len, narrow, velocity);
+        let (in_memory, disk) = (format.bytes(len, moments, narrow), format.disk_bytes(len, moments, narrow));
         Self { in_memory, on_disk: disk.on_disk(), largest: disk.on_disk(), disk, weights: 0 }
     }
 
@@ -119,12 +118,11 @@ impl StatesOnDisk {
     }
 
     fn candidates(config: &Config) -> [StateBytes; 2] {
-        let (state, velocity) =
-            (format(config.memory.optimizer_state), config.train.optimizer == OptimizerKind::Sgd);
+        let (format, moments) = (format(config.memory.optimizer_state), moments(config.train.optimizer));
         let matrices = matrices_on_host(config);
         let weights = matrices.iter().flatten().map(Matrix::bytes).max().unwrap_or_default();
         matrices.map(|matrices| {
-            let each = matrices.iter().map(|matrix| StateBytes::new(state, *matrix, velocity));
+            let each = matrices.iter().map(|matrix| StateBytes::new(format, *matrix, moments));
             StateBytes { weights, ..each.fold(StateBytes::default(), StateBytes::plus) }
         })
     }

@@ -1,9 +1,8 @@
 //! The state of a run's first step.
 
-use std::env;
 use std::path::Path;
 
-use backend_offload::{Offload, Offloadable};
+use backend_offload::{Offload, Offloadable, dry_run_requested};
 use burn::tensor::backend::Backend;
 use models::init::Holds;
 use models::weights::Factors;
@@ -16,11 +15,6 @@ use super::{Exchange, Progress, Tape, restore};
 use crate::optimizer::{Optimizer, Owners, held};
 use crate::plan::StatesOnDisk;
 use crate::ranks::{Ranks, SavedAt};
-
-/// Whether the device only records operations, without their memory.
-pub(crate) fn computes_nothing() -> bool {
-    env::var("OFFLOAD_DRY_RUN").is_ok_and(|value| value == "1")
-}
 
 pub(crate) type State<I> = (Gpt<Tape<I>>, Optimizer<Offload<I>>, Progress);
 
@@ -47,14 +41,15 @@ pub(crate) fn first_state<I: Offloadable>(
         let (progress, mut optimizer) = restore(&checkpoint.path, config, device, owners)?;
         let restored = restore_exchange(&checkpoint.path, &progress, ranks, exchange)?;
         if let Restored::Moments(pairs) = restored {
-            optimizer.replace_moments(pairs, device)?;
+            let learning = gpt.learning().into_iter().map(|(_, parameter)| parameter);
+            optimizer.replace_moments(pairs, learning, device)?;
         }
         return Ok((optimizer.adopt(gpt, on_disk)?, optimizer, progress));
     }
 
     let gpt = match &directory.pretrained {
         Some(pretrained) => pretrained.weights(config, device)?,
-        None => without_base(fresh(config, computes_nothing(), &held(config, ranks), device)?, config)?,
+        None => without_base(fresh(config, dry_run_requested(), &held(config, ranks), device)?, config)?,
     };
     let gpt = gpt.with_frozen(&config.train.freeze);
 

@@ -32,11 +32,11 @@ mod wear;
 mod whole_and_by_rows;
 
 pub(crate) use self::exchange::Exchange;
-pub(crate) use beginning::{computes_nothing, first_state};
+pub(crate) use beginning::first_state;
 pub(crate) use evaluation::{evaluate, trial, trial_of_stages};
 pub(crate) use learner::Learner;
 pub(crate) use metrics::Peaks;
-pub(crate) use samples::{QuizScore, all_speak, most_passes, quiz, spoken_by_ranks};
+pub(crate) use samples::{QuizScore, all_ranks_generate, generate_on_ranks, most_passes, quiz};
 pub(crate) use session::{Progress, Session, Speed};
 pub(crate) use snapshot::{check, restore, save_first};
 pub(crate) use strategy::{Display, Failed, Outcome, Taken, Tape, launch};

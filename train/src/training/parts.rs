@@ -12,8 +12,8 @@ use models::Gpt;
 use models::weights::{Begun, Joined};
 use runs::checkpoint::{MOMENTS, WEIGHTS};
 
-use super::snapshot::Own;
-use crate::optimizer::{HostPart, Optimizer};
+use super::snapshot::{Own, times};
+use crate::optimizer::Optimizer;
 use crate::ranks::Ranks;
 use crate::rule::{MOMENT_NAMES, keeps_second_moment};
 
@@ -57,7 +57,8 @@ impl Parts {
             return Ok(None);
         }
         optimizer.settle()?;
-        let own = serde_json::to_vec(&times(optimizer)?)?;
+        let own: BTreeMap<_, _> = times(optimizer, &optimizer.states_on_host()?).collect();
+        let own = serde_json::to_vec(&own)?;
         let mut times = BTreeMap::new();
         for theirs in ranks.gathered(&own)? {
             let theirs: BTreeMap<String, usize> =
@@ -164,11 +165,4 @@ pub(super) fn announce(places: Option<&[u64]>, ranks: &mut Ranks) -> anyhow::Res
 pub(super) fn announced(ranks: &mut Ranks) -> anyhow::Result<Option<Vec<u64>>> {
     let said: Vec<u64> = bytemuck::pod_collect_to_vec(&ranks.broadcast(&[])?);
     Ok(said.split_first().map(|(_, places)| places.to_owned()))
-}
-
-fn times<I: Managed>(optimizer: &Optimizer<I>) -> anyhow::Result<BTreeMap<String, usize>> {
-    let on_device = optimizer.moments.iter().map(|(name, moments)| (name.clone(), moments.time));
-    let on_host = optimizer.host.as_ref().map(HostPart::by_name).transpose()?.unwrap_or_default();
-    let on_host = on_host.values().map(|state| (state.name().to_owned(), state.time() as usize));
-    Ok(on_device.chain(on_host).collect())
 }

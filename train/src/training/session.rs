@@ -50,6 +50,9 @@ pub(crate) struct Progress {
     #[serde(default, skip_serializing)]
     pub(crate) seconds: f64,
     pub(crate) best: Option<Best>,
+    /// Digest of the sequences that `best` was measured over; absent in older checkpoints.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) validation: Option<Fingerprint>,
     /// Skipped updates in a row.
     pub(crate) withheld: u64,
     /// Digest over the bits of all losses.

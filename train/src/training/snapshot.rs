@@ -19,7 +19,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Tensor, TensorData, TensorMetadata, backend::Backend, ops::FloatTensor, try_read_sync};
 use host_optim::{HostOptimError, HostState};
 use models::{
-    Gpt,
+    Gpt, ParameterInfo,
     weights::{self, Begun, Fetch, Outgoing, TensorFile, WeightsError},
 };
 use runs::BadInput;
@@ -32,6 +32,7 @@ use tokenizer::Tokenizer;
 use super::Progress;
 use super::parts::Parts;
 use crate::optimizer::{HostPart, Moments, Optimizer, Owners, Restored};
+use crate::parameters::learned;
 use crate::ranks::Pairs;
 use crate::rule::{MOMENT_NAMES, keeps_second_moment};
 
@@ -69,7 +70,7 @@ impl<I: Backend, B: Backend> Contents<'_, I, B> {
         announce: impl FnOnce(&[u64]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let Self { gpt, optimizer, config, progress, tokenizer } = *self;
-        let mut on_host = optimizer.host.as_ref().map(HostPart::by_name).transpose()?.unwrap_or_default();
+        let mut on_host = optimizer.states_on_host()?;
         let mut table = optimizer.host.as_ref().and_then(HostPart::table);
         if let Some(table) = &mut table {
             let whole = table.whole();
@@ -101,14 +102,12 @@ impl<I: Backend, B: Backend> Contents<'_, I, B> {
         weights.map_or(Ok(()), |weights| weights.finish(is_elsewhere))?;
         moments.finish(is_elsewhere).context(MOMENTS_FAILED)?;
 
-        let on_device = optimizer.moments.iter().map(|(name, moments)| (name.clone(), moments.time));
-        let on_host = on_host.values().map(|state| (state.name().to_owned(), state.time() as usize));
         let remote = parts.map(|parts| parts.times.clone()).unwrap_or_default();
         let state = State {
             format: FORMAT,
             optimizer: config.train.optimizer,
             progress: progress.clone(),
-            times: remote.into_iter().chain(on_device).chain(on_host).collect(),
+            times: remote.into_iter().chain(times(optimizer, &on_host)).collect(),
         };
         save_beside(folder, &state, config, tokenizer)
     }
@@ -135,9 +134,31 @@ impl<I: Backend, B: Backend> Contents<'_, I, B> {
             let fetch: Fetch<'_> = Box::new(move || Err(unread(&key, &"another rank has it")));
             moments.insert(part.key.clone(), Outgoing { shape: part.shape.clone(), fetch });
         }
-        self.gpt.visit(&mut HostMoments { on_host, path: Vec::new(), moments: &mut moments });
+
+        let reads = [HostState::first_moments, HostState::second_moments];
+        for ParameterInfo { name, shape, .. } in learned(self.config) {
+            let Some(&state) = on_host.get(name.as_str()) else { continue };
+            for (part, read) in MOMENT_NAMES.into_iter().zip(reads).take(state.moments()) {
+                let sides = shape.clone();
+                let fetch: Fetch<'_> = Box::new(move || {
+                    let numbers = read(state).map_err(|error| unread(state.name(), &error))?;
+                    Ok(TensorData::new(numbers, sides.clone()))
+                });
+                moments.insert(format!("{name}.{part}"), Outgoing { shape: shape.clone(), fetch });
+            }
+        }
         moments
     }
+}
+
+/// Steps that parameters have taken, by name; `on_host` has their states there.
+pub(super) fn times<I: Backend>(
+    optimizer: &Optimizer<I>,
+    on_host: &HashMap<&str, &HostState>,
+) -> impl Iterator<Item = (String, usize)> {
+    let on_device = optimizer.moments.iter().map(|(name, moments)| (name.clone(), moments.time));
+    let on_host = on_host.values().map(|state| (state.name().to_owned(), state.time() as usize));
+    on_device.chain(on_host)
 }
 
 pub(crate) fn save_first(
@@ -261,37 +282,6 @@ pub(crate) fn restore<I: Managed>(
     Ok((state.progress, optimizer))
 }
 
-struct HostMoments<'m, 'o> {
-    on_host: &'o HashMap<&'m str, &'m HostState>,
-    path: Vec<String>,
-    moments: &'o mut BTreeMap<String, Outgoing<'m>>,
-}
-
-impl<B: Backend> ModuleVisitor<B> for HostMoments<'_, '_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        let name = self.path.join(".");
-        let Some(&state) = self.on_host.get(name.as_str()) else { return };
-        let reads = [HostState::first_moments, HostState::second_moments];
-        for (part, read) in MOMENT_NAMES.into_iter().zip(reads).take(state.moments()) {
-            let shape = param.lazy_shape().to_vec();
-            let sides = shape.clone();
-            let fetch = Box::new(move || {
-                let numbers = read(state).map_err(|error| unread(state.name(), &error))?;
-                Ok(TensorData::new(numbers, sides.clone()))
-            });
-            self.moments.insert(format!("{name}.{part}"), Outgoing { shape, fetch });
-        }
-    }
-}
-
 pub(super) fn moment_on_device<I: Backend>(
     optimizer: &Optimizer<I>,
     parameter: &str,
@@ -332,8 +322,7 @@ pub(super) struct Own<'o, I: Backend> {
 
 impl<'o, I: Backend> Own<'o, I> {
     pub(super) fn of(optimizer: &'o Optimizer<I>) -> anyhow::Result<Self> {
-        let on_host = optimizer.host.as_ref().map(HostPart::by_name).transpose()?.unwrap_or_default();
-        Ok(Self { optimizer, on_host })
+        Ok(Self { optimizer, on_host: optimizer.states_on_host()? })
     }
 
     pub(super) fn moment(&self, parameter: &str, part: usize) -> anyhow::Result<Vec<f32>> {
@@ -363,13 +352,7 @@ struct Named<'n> {
 }
 
 impl<B: Backend> ModuleVisitor<B> for Named<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    models::keeps_path!();
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         if self.path.join(".") == self.parameter {

@@ -4,7 +4,7 @@
 //! count twice. Each rank counts its own. No step exceeds the limit, judged by the last step and the states on the disk
 //! (`a_run_takes_all_steps_under_its_limit_and_none_that_goes_above_it`).
 
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::Context;
@@ -82,7 +82,7 @@ fn told_in(run: &Path) -> anyhow::Result<[u64; 2]> {
     let path = run.join(journal::FILE);
     let [mut written, mut step] = [0; 2];
     let mut read = || -> std::io::Result<()> {
-        for line in BufReader::new(durable::regular::open(&path)?).split(b'\n') {
+        for line in journal::lines(run)? {
             let record = serde_json::from_slice::<Value>(&line?).unwrap_or_default();
             written = record["drive_wear"].as_u64().unwrap_or(written);
             if record["kind"] == "step" {

@@ -1,5 +1,7 @@
 //! The optimizer on Burn modules, against Burn's own.
 
+use std::panic::catch_unwind;
+
 use backend_offload::{Budget, HostMemory, Offload, OffloadConfig, host_memory};
 use burn::backend::{Autodiff, Flex, flex::FlexDevice};
 use burn::module::{Module, ModuleMapper, Param};
@@ -83,7 +85,7 @@ fn train<B: burn::tensor::backend::AutodiffBackend>(
 }
 
 fn settings() -> HostAdamWConfig {
-    HostAdamWConfig::new().with_betas(0.9, 0.95).with_epsilon(1e-8).with_weight_decay(f64::from(0.1f32))
+    HostAdamWConfig::new().with_betas(0.9, 0.95).with_epsilon(1e-8).with_weight_decay(0.1)
 }
 
 #[test]
@@ -95,6 +97,38 @@ fn two_hundred_steps_end_with_the_bits_of_burns_own_optimizer() {
     let net = train(Net::<Plain>::new(&device), &mut ours, 0..200, &device);
     assert_eq!(weights(&net), weights(&burns));
     assert_eq!(ours.host_bytes(), 12 * net.num_params() as u64);
+}
+
+#[test]
+fn every_learning_rate_decays_to_the_bits_of_burns_own_optimizer() {
+    let device = FlexDevice;
+    let linear: Linear<Plain> = LinearConfig::new(8, 8).with_bias(false).init(&device);
+    let linear = linear.map(&mut Fixed(0));
+    // The highest rate leaves next to nothing of a weight.
+    for (burns, ours, highest) in [
+        (AdamWConfig::new(), HostAdamWConfig::new(), 1e4),
+        (AdamWConfig::new().with_weight_decay(0.1), HostAdamWConfig::new().with_weight_decay(0.1), 10.0),
+    ] {
+        let mut burns = burns.init::<Plain, Linear<Plain>>();
+        let mut ours = ours.init(HostMemory::unlimited());
+        let (mut net, mut expected) = (linear.clone(), linear.clone());
+        for n in 1..=300u32 {
+            let gradients = || {
+                let mut gradients = GradientsParams::new();
+                let gradient = Tensor::<Flex, 2>::from_data(numbers([8, 8], n), &device);
+                gradients.register(linear.weight.id, gradient);
+                gradients
+            };
+            let lr = highest * f64::from(n) / 300.0;
+            net = ours.step(lr, net, gradients());
+            expected = burns.step(lr, expected, gradients());
+            let [found, expected] = [&net, &expected].map(|linear| {
+                let weights = linear.weight.val().into_data();
+                weights.iter::<f32>().map(f32::to_bits).collect::<Vec<_>>()
+            });
+            assert_eq!(found, expected, "a learning rate of {lr}");
+        }
+    }
 }
 
 #[test]
@@ -178,6 +212,80 @@ fn states_on_the_disk_have_the_bits_of_states_in_memory_through_clones_and_recor
     }
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_recorded_or_shared_state_without_room_for_its_copy_keeps_its_moments() {
+    const BYTES: usize = 1 << 20;
+    let (device, folder) = (FlexDevice, tempfile::tempdir().expect("a folder"));
+    let memory = HostMemory::above_disk(folder.path(), BYTES as u64).expect("there is room");
+    let disk = memory.disk().expect("it was named");
+    let mut undisturbed = settings().init(HostMemory::unlimited());
+    let expected = train(Net::<Plain>::new(&device), &mut undisturbed, 0..6, &device);
+
+    for is_recorded in [true, false] {
+        let mut optimizer = settings().init(disk.clone());
+        let net = train(Net::<Plain>::new(&device), &mut optimizer, 0..3, &device);
+        let mut clone = None;
+        if is_recorded {
+            let record = <HostAdamW as Optimizer<Net<Plain>, Plain>>::to_record(&optimizer);
+            optimizer = <HostAdamW as Optimizer<Net<Plain>, Plain>>::load_record(optimizer, record);
+        } else {
+            clone = Some(optimizer.clone());
+        }
+
+        let rest = BYTES - optimizer.disk_bytes() as usize;
+        let filler = disk.take(&[rest], "a test").expect("it is free");
+        let mut gradients = GradientsParams::from_grads(net.loss(3, &device).backward(), &net);
+        let refused = optimizer.arrive::<Plain, _>(&net, &mut gradients).expect_err("no room").to_string();
+        assert!(refused.contains("for the state of first.weight"), "{refused}");
+        drop((filler, clone));
+
+        let net = train(net, &mut optimizer, 3..6, &device);
+        assert_eq!(weights(&net), weights(&expected), "recorded: {is_recorded}");
+    }
+}
+
+#[test]
+fn adopted_weights_step_with_the_moments_of_before() {
+    let device = FlexDevice;
+    let burns = AdamWConfig::new().with_beta_2(0.95).with_epsilon(1e-8).with_weight_decay(0.1);
+    let mut burns = burns.init::<Plain, Net<Plain>>();
+    let expected = train(Net::<Plain>::new(&device), &mut burns, 0..3, &device);
+    let expected = train(expected.map(&mut Fixed(9)), &mut burns, 3..6, &device);
+
+    for is_recorded in [true, false] {
+        let mut optimizer = settings().init(HostMemory::unlimited());
+        let net = train(Net::<Plain>::new(&device), &mut optimizer, 0..3, &device);
+        if is_recorded {
+            let record = <HostAdamW as Optimizer<Net<Plain>, Plain>>::to_record(&optimizer);
+            optimizer = <HostAdamW as Optimizer<Net<Plain>, Plain>>::load_record(optimizer, record);
+        }
+        let net = net.map(&mut Fixed(9));
+        optimizer.adopt_weights::<Plain, _>(&net).expect("readable");
+        let net = train(net, &mut optimizer, 3..6, &device);
+        assert_eq!(weights(&net), weights(&expected), "recorded: {is_recorded}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn states_on_the_disk_adopt_weights_to_the_bits_of_states_in_memory() {
+    let (device, folder) = (FlexDevice, tempfile::tempdir().expect("a folder"));
+    let memory = HostMemory::above_disk(folder.path(), 1 << 20).expect("there is room");
+    let disk = memory.disk().expect("it was named");
+    let trained = |mut optimizer: HostAdamW| {
+        let net = train(Net::<Plain>::new(&device), &mut optimizer, 0..3, &device);
+        let net = net.map(&mut Fixed(9));
+        optimizer.adopt_weights::<Plain, _>(&net).expect("readable");
+        weights(&train(net, &mut optimizer, 3..6, &device))
+    };
+    for format in [Format::F32, Format::Bf16Moments] {
+        let settings = || settings().with_format(format);
+        let [on_disk, in_memory] = [settings().init(disk.clone()), settings().init(HostMemory::unlimited())];
+        assert_eq!(trained(on_disk), trained(in_memory), "{format:?}");
+    }
+}
+
 #[test]
 fn steps_below_the_bf16_spacing_accumulate_on_the_host() {
     let device = FlexDevice;
@@ -188,17 +296,20 @@ fn steps_below_the_bf16_spacing_accumulate_on_the_host() {
             .register(net.first.weight.id, Tensor::<Flex, 2>::ones([24, 40], &device).cast(FloatDType::BF16));
         gradients
     };
-    let mut optimizer = settings().with_format(Format::Compact).init(HostMemory::unlimited());
-    let mut stepped = net.clone();
-    for _ in 0..400 {
-        let gradients = gradients(&stepped);
-        // Below the bf16 spacing of these weights: the lower halves count.
-        stepped = optimizer.step(1e-5, stepped, gradients);
+    for format in [Format::F32, Format::Compact] {
+        let mut optimizer = settings().with_format(format).init(HostMemory::unlimited());
+        let mut stepped = net.clone();
+        for _ in 0..400 {
+            let gradients = gradients(&stepped);
+            // Below the bf16 spacing of these weights: the lower halves count.
+            stepped = optimizer.step(1e-5, stepped, gradients);
+            optimizer.adopt_weights::<Plain, _>(&stepped).expect("readable");
+        }
+        let difference = (net.first.weight.val() - stepped.first.weight.val()).cast(FloatDType::F32);
+        let mean: f32 = difference.mean().into_scalar();
+        assert!((mean - 400.0 * 1e-5).abs() < 4e-4, "{format:?}: moved by {mean}");
+        assert_eq!(stepped.first.weight.val().dtype(), burn::tensor::DType::BF16);
     }
-    let difference = (net.first.weight.val() - stepped.first.weight.val()).cast(FloatDType::F32);
-    let mean: f32 = difference.mean().into_scalar();
-    assert!((mean - 400.0 * 1e-5).abs() < 4e-4, "moved by {mean}");
-    assert_eq!(stepped.first.weight.val().dtype(), burn::tensor::DType::BF16);
 }
 
 #[test]
@@ -245,9 +356,64 @@ fn the_norm_of_all_gradients_together_is_held_to_its_limit() {
 }
 
 #[test]
-fn a_norm_that_is_nan_or_infinite_skips_the_step_and_leaves_no_trace() {
+fn parameters_of_one_name_in_two_modules_all_count_in_the_norm() {
     let device = FlexDevice;
-    for broken in [f32::NAN, f32::INFINITY] {
+    let mut optimizer = settings().init(HostMemory::unlimited());
+    for number in [3.0f32, 4.0] {
+        let linear: Linear<Plain> = LinearConfig::new(2, 2).with_bias(false).init(&device);
+        let gradient = Tensor::<Flex, 2>::from_floats([[0.0, number], [0.0, 0.0]], &device);
+        let mut gradients = GradientsParams::new();
+        gradients.register(linear.weight.id, gradient);
+        optimizer.arrive::<Plain, _>(&linear, &mut gradients).expect("memory");
+    }
+    assert_eq!(optimizer.norm().expect("memory").to_bits(), 5.0f64.to_bits());
+}
+
+#[test]
+fn a_norm_between_micro_batches_changes_no_bit() {
+    let device = FlexDevice;
+    let mut optimizer = settings().init(HostMemory::unlimited());
+    let net = train(Net::<Plain>::new(&device), &mut optimizer, 0..2, &device);
+    let mut undisturbed = optimizer.clone();
+    for micro_batch in 2..6 {
+        optimizer.norm().expect("memory");
+        for optimizer in [&mut optimizer, &mut undisturbed] {
+            let mut gradients = GradientsParams::from_grads(net.loss(micro_batch, &device).backward(), &net);
+            optimizer.arrive::<Plain, _>(&net, &mut gradients).expect("memory");
+        }
+    }
+    let [found, expected] = [optimizer, undisturbed].map(|mut optimizer| {
+        let norm = optimizer.norm().expect("memory").to_bits();
+        let stepped = optimizer.apply::<Plain, _>(1e-2, net.clone()).expect("readable");
+        (norm, weights(&stepped))
+    });
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_maximum_norm_that_is_not_above_zero_is_refused() {
+    for limit in [0.0, -1.0, f64::NAN] {
+        let refused = catch_unwind(|| HostAdamWConfig::new().with_max_norm(limit));
+        let message = refused.expect_err("it is not above 0");
+        let message = message.downcast_ref::<String>().expect("it names the limit");
+        assert!(message.contains(&format!("a maximum norm of {limit} must be above 0")), "{message}");
+    }
+}
+
+#[test]
+fn an_infinite_maximum_norm_clips_nothing() {
+    let device = FlexDevice;
+    let [found, expected] = [settings().with_max_norm(f64::INFINITY), settings()].map(|settings| {
+        let mut optimizer = settings.init(HostMemory::unlimited());
+        weights(&train(Net::<Plain>::new(&device), &mut optimizer, 0..2, &device))
+    });
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_norm_without_a_finite_square_in_f32_skips_the_step_and_leaves_no_trace() {
+    let device = FlexDevice;
+    for broken in [f32::NAN, f32::INFINITY, 2e19] {
         let mut optimizer = settings().with_max_norm(1.0).init(HostMemory::unlimited());
         let net = train(Net::<Plain>::new(&device), &mut optimizer, 0..2, &device);
         let mut undisturbed = optimizer.clone();

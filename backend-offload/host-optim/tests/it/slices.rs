@@ -2,7 +2,7 @@
 
 use backend_offload::HostMemory;
 use half::bf16;
-use host_optim::{AdamW, Format, HostOptimError, HostState, Saved, Stride, Values, ValuesMut};
+use host_optim::{AdamW, Format, HostOptimError, HostState, Moments, Saved, Stride, Values, ValuesMut};
 
 const RULE: AdamW = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };
 
@@ -180,7 +180,7 @@ fn each_format_keeps_its_stated_bytes_and_a_gradient_its_own() {
         let memory = HostMemory::unlimited();
         let mut state = HostState::new(&memory, "w", format, Values::Bf16(&weights)).expect("memory");
         assert_eq!((state.host_bytes(), memory.usage().in_use), (bytes, bytes), "{format:?}");
-        assert_eq!(format.host_bytes(len, true), bytes, "{format:?}");
+        assert_eq!(format.bytes(len, Moments::Two, true), bytes, "{format:?}");
         state.arrive(Values::Bf16(&gradient)).expect("memory");
         assert_eq!(memory.usage().in_use, bytes + 2 * len);
         state.drop_gradient();

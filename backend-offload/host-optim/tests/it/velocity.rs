@@ -2,7 +2,7 @@
 
 use backend_offload::HostMemory;
 use half::bf16;
-use host_optim::{AdamW, Format, HostOptimError, HostState, Saved, Sgd, Stride, Values, ValuesMut};
+use host_optim::{AdamW, Format, HostOptimError, HostState, Moments, Saved, Sgd, Stride, Values, ValuesMut};
 
 const RULE: Sgd = Sgd { momentum: 0.9, weight_decay: 0.1 };
 
@@ -87,7 +87,7 @@ fn each_format_keeps_its_stated_bytes_and_stays_near_the_wide_one() {
         let state = HostState::with_velocity(&memory, "w", format, Values::Bf16(&weights)).expect("memory");
         let bytes = bytes * LEN as u64;
         assert_eq!((state.host_bytes(), memory.usage().in_use), (bytes, bytes), "{format:?}");
-        assert_eq!((format.velocity_bytes(LEN as u64), state.moments()), (bytes, 1));
+        assert_eq!((format.bytes(LEN as u64, Moments::Velocity, true), state.moments()), (bytes, 1));
         let [narrow, _] = trained(format);
         let apart = narrow.weights.iter().zip(&wide.weights).map(|(a, b)| (a - b).abs());
         let apart = apart.fold(0.0, f32::max);

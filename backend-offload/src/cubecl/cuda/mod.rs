@@ -10,7 +10,7 @@ mod worker;
 use super::failures::Address;
 use super::inner::{InnerRuntime, Reaches, Resource};
 use crate::backend::sealed;
-use crate::bytes::Budget;
+use crate::config::DEFAULT_DEVICE_SHARE;
 use crate::error::OffloadError;
 use crate::registry::{DeviceFacts, DeviceMemory, Settings};
 use crate::tiers::{PinnedMemory, SlabSource};
@@ -128,7 +128,7 @@ impl InnerRuntime for CudaRuntime {
             name,
             model: found.model,
             memory: Some(found.memory),
-            default_budget: Budget::Share(0.9),
+            default_budget: DEFAULT_DEVICE_SHARE,
             lacking,
         })
     }
@@ -301,7 +301,7 @@ mod tests {
             name: String::new(),
             model: None,
             memory,
-            default_budget: Budget::Share(0.9),
+            default_budget: DEFAULT_DEVICE_SHARE,
             lacking: None,
             simulated: false,
         };

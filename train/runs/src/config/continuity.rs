@@ -7,6 +7,7 @@ use anyhow::Context;
 use serde_json::Value;
 
 use super::Config;
+use crate::text_of;
 
 /// A key whose value differs.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,7 +84,7 @@ impl Config {
         }
     }
 
-    /// Makes paths absolute, for use from any folder.
+    /// Makes paths absolute, for use from any folder. Refuses those that JSON cannot hold.
     pub fn resolve_paths(&mut self) -> anyhow::Result<()> {
         let Self { data, tokenizer, memory, .. } = self;
         let paths = [&mut data.path, &mut data.val_path, &mut tokenizer.path, &mut memory.disk];
@@ -92,6 +93,7 @@ impl Config {
         let listed = data.indexes.iter_mut().flat_map(|listed| [&mut listed.index, &mut listed.set]);
         for path in paths.into_iter().flatten().chain(parts).chain(listed).chain(base) {
             *path = std::path::absolute(&path).with_context(|| format!("resolving {}", path.display()))?;
+            text_of(path)?;
         }
         Ok(())
     }
@@ -142,6 +144,18 @@ mod tests {
     fn changes(set: &[&str], begun: bool) -> [Vec<String>; 2] {
         let Changes { allowed, refused } = config(set).changes_since(&config(&[]), begun);
         [allowed, refused].map(|changes| changes.into_iter().map(|change| change.key).collect())
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_path_that_is_not_utf_8_is_refused_by_name() {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt;
+
+        let mut odd = config(&[]);
+        odd.data.path = Some(OsStr::from_bytes(b"/texts/caf\xe9.txt").into());
+        let said = odd.resolve_paths().expect_err("no text").to_string();
+        assert!(said.contains("/texts/caf") && said.contains("is not UTF-8"), "{said}");
     }
 
     #[test]

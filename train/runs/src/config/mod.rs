@@ -1,8 +1,9 @@
 //! A run's configuration: nine sections of one JSON file.
 //!
 //! Every key but the model's sizes has a default. The run directory keeps the complete configuration, which reproduces
-//! the run (`the_saved_configuration_alone_reproduces_the_run_bit_for_bit`). Reading is strict, since an ignored
-//! misspelt key would cost hours. It reports all problems at once and opens no device, tokenizer or data set.
+//! a run with random first weights (`the_saved_configuration_alone_reproduces_the_run_bit_for_bit`). Reading is strict,
+//! since an ignored misspelt key would cost hours. It reports all problems at once and opens no device, tokenizer or data
+//! set.
 
 mod amounts;
 mod check;
@@ -143,6 +144,11 @@ impl Config {
     /// Complete JSON, which reads back equal.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("numbers, texts and lists always serialise") + "\n"
+    }
+
+    /// Whether the rare exchange or adapters rule out an optimizer on the host.
+    pub fn needs_device_optimizer(&self) -> bool {
+        self.ranks.exchange == ExchangeKind::Rarely || self.train.lora.is_some()
     }
 
     /// Tokens per sequence.

@@ -175,13 +175,7 @@ pub(super) struct WithoutOthers<'a> {
 }
 
 impl<B: AutodiffBackend<InnerBackend: Managed>> ModuleMapper<B> for WithoutOthers<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
+    models::keeps_path!();
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let name = self.path.join(".");

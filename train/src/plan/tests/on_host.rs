@@ -253,6 +253,32 @@ fn auto_puts_the_optimizer_where_the_fewest_bytes_move() {
 }
 
 #[test]
+fn whatever_auto_chooses_reads_back() {
+    let four = Machine { other_ranks: 3, ..card(4 * GIB) };
+    let sets: [&[&str]; 8] = [
+        &[],
+        &["train.optimizer=sgd"],
+        &["train.optimizer=muon"],
+        &["memory.optimizer_state=compact"],
+        &["memory.shard=true"],
+        &["ranks.pipeline=4"],
+        &["ranks.exchange=rarely"],
+        &["train.lora.rank=4"],
+    ];
+    let places = sets.map(|set| {
+        let set = [short_steps("gpt-1.5b"), &["memory.optimizer=auto"], set].concat();
+        let set: Vec<_> = set.into_iter().map(str::to_owned).collect();
+        let config = Config::load("gpt-1.5b", &set).expect("a preset");
+        let placed = placed(&config, &Footprint::of(&config.model).expect("valid"), &four);
+        let read = Config::from_text(&placed.to_json(), "a choice", &[]);
+        assert_eq!(read.unwrap_or_else(|error| panic!("{set:?}: {error}")), placed);
+        placed.memory.optimizer
+    });
+    assert!(places[..6].contains(&PlacementKind::Host), "{places:?}");
+    assert_eq!(places[6..], [PlacementKind::Device; 2]);
+}
+
+#[test]
 fn narrower_states_are_offered_when_host_memory_is_short() {
     // A group of micro-batches would fit.
     let set = ["memory.optimizer=host", "train.together=1"];

@@ -248,9 +248,12 @@ impl<I: Managed> Sum<'_, I> {
     }
 }
 
+/// The norm of all gradients from that on the device and the sum of squares on the host. Infinite where its square is
+/// infinite in f32, as on the device: second moments would become infinite, for good.
 pub(crate) fn together(on_device: Option<f32>, on_host: f64) -> f32 {
     let on_device = f64::from(on_device.unwrap_or_default());
-    (on_device * on_device + on_host).sqrt() as f32
+    let squares = on_device * on_device + on_host;
+    if (squares as f32).is_infinite() { f32::INFINITY } else { squares.sqrt() as f32 }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -292,5 +295,18 @@ impl<I: Managed> ModuleVisitor<Autodiff<I>> for Arrival<'_, '_, I> {
         if self.sum.ends(self.place) {
             self.sum.submit::<D>(param.id, param.lazy_shape(), param.lazy_device());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_norm_is_infinite_where_its_square_is_infinite_in_f32() {
+        assert!(together(None, 1e40).is_infinite() && together(Some(1e19), 3e38).is_infinite());
+        assert!(together(Some(f32::INFINITY), 0.0).is_infinite() && together(Some(f32::NAN), 0.0).is_nan());
+        assert_eq!(together(Some(3.0), 16.0).to_bits(), 5.0f32.to_bits());
+        assert_eq!(together(None, 1e38).to_bits(), 1e19f32.to_bits());
     }
 }

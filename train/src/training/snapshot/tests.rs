@@ -1,5 +1,7 @@
 //! Sealed checkpoints that are not those of a run.
 
+use std::iter;
+
 use burn::backend::{Autodiff, Flex, flex::FlexDevice};
 use burn::module::Module;
 use proptest::{prelude::*, sample::Index};
@@ -194,9 +196,39 @@ fn moments_of_a_rank_come_back_with_the_steps_that_they_took() {
     let Pairs { lengths, fetch } = moments(&own);
     let pairs: Vec<_> = (0..lengths.len()).map(|n| fetch(n).expect("readable")).collect();
     assert!(pairs.iter().zip(&lengths).all(|(pair, lengths)| pair.each_ref().map(Vec::len) == *lengths));
-    resumed.replace_moments(pairs, &FlexDevice).expect("of two parameters");
+    resumed.replace_moments(pairs, iter::empty(), &FlexDevice).expect("of two parameters");
     assert_eq!(resumed.moments.values().map(|kept| kept.time).collect::<Vec<_>>(), [83, (1 << 24) + 1]);
     assert_eq!(moment_on_device(&resumed, "weight", 1).expect("readable"), [1.0; 3]);
-    let few = resumed.replace_moments(vec![Default::default()], &FlexDevice).expect_err("of none");
-    assert_eq!(few.to_string(), "moments of 0 parameters were saved, of 2");
+    let one = vec![Default::default(), [vec![83.0], vec![0.0]]];
+    let few = resumed.replace_moments(one, iter::empty(), &FlexDevice).expect_err("of one");
+    assert_eq!(few.to_string(), "moments of 1 parameters were saved, of 2");
+}
+
+/// Each rank skips steps for itself.
+#[test]
+fn moments_come_back_though_this_rank_or_rank_0_has_skipped_all_steps() {
+    let saved = |optimizer: &Optimizer<Flex>| {
+        let Pairs { lengths, fetch } = moments(optimizer);
+        (0..lengths.len()).map(|n| fetch(n).expect("readable")).collect::<Vec<_>>()
+    };
+    let config = config();
+    let gpt = Gpt::<Tape>::new(&config.model, 3, &FlexDevice).expect("a valid shape");
+    let learning = || gpt.learning().into_iter().map(|(_, parameter)| parameter);
+    let skipped = || Optimizer::<Flex>::new(&config.train);
+    let mut parameters: Vec<_> = learning().collect();
+    parameters.sort_by(|one, other| one.name.cmp(&other.name));
+    let of_parameter = |n: usize| {
+        let (parameter, number) = (&parameters[n], n as f32);
+        let second = keeps_second_moment(config.train.optimizer, &parameter.name, parameter.shape.len());
+        let elements = parameter.elements() as usize;
+        [vec![number; elements], vec![-number; if second { elements } else { 0 }]]
+    };
+    let mut pairs: Vec<_> = (0..parameters.len()).map(of_parameter).collect();
+    pairs.push([vec![3.0; parameters.len()], vec![0.0; parameters.len()]]);
+
+    let mut resumed = skipped();
+    resumed.replace_moments(pairs.clone(), learning(), &FlexDevice).expect("of all parameters");
+    assert_eq!(saved(&resumed), pairs);
+    resumed.replace_moments(saved(&skipped()), learning(), &FlexDevice).expect("of none");
+    assert!(resumed.moments.is_empty());
 }

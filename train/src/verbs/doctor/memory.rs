@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use backend_offload::{Bytes, available_host_memory};
+use backend_offload::{Bytes, available_host_memory, control_group_limit};
 
 use super::Finding;
 
@@ -41,25 +41,8 @@ fn is_wsl(root: &Path) -> bool {
         .is_some_and(|release| release.to_lowercase().contains("microsoft"))
 }
 
-/// The tightest limit of the process's control group and its ancestors, if any.
 fn cgroup(root: &Path) -> Option<Finding> {
-    let groups = read(root, "proc/self/cgroup")?;
-    let limits = groups.lines().flat_map(|line| {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
-        let path = path.trim_start_matches('/');
-        let files: Vec<String> = if controllers.is_empty() {
-            let above = Path::new(path).ancestors();
-            above.map(|group| format!("sys/fs/cgroup/{}/memory.max", group.display())).collect()
-        } else if controllers.split(',').any(|name| name == "memory") {
-            vec![format!("sys/fs/cgroup/memory/{path}/memory.limit_in_bytes")]
-        } else {
-            Vec::new()
-        };
-        files.into_iter().filter_map(|file| read(root, &file)?.trim().parse::<u64>().ok())
-    });
-    // Version 1 writes a number near 2⁶³ for no limit.
-    let limit = limits.min().filter(|limit| *limit < 1 << 60)?;
+    let limit = control_group_limit(root)?;
     Some(Finding::note(
         "control group",
         format!("limits this process to {}", Bytes(limit)),
@@ -109,6 +92,17 @@ mod tests {
             ("sys/fs/cgroup/a/b/memory.max", "max\n"),
             ("sys/fs/cgroup/a/memory.max", "4294967296\n"),
             ("sys/fs/cgroup/memory.max", "8589934592\n"),
+        ]);
+        let finding = cgroup(root.path()).expect("a limit");
+        assert_eq!(finding.found, "limits this process to 4.00 GiB");
+    }
+
+    /// As in Docker: the container's own group is at the root, and the path names a group of the host.
+    #[test]
+    fn the_limit_of_a_version_1_group_that_is_mounted_at_the_root_is_reported() {
+        let root = machine(&[
+            ("proc/self/cgroup", "4:memory:/docker/1f\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "4294967296\n"),
         ]);
         let finding = cgroup(root.path()).expect("a limit");
         assert_eq!(finding.found, "limits this process to 4.00 GiB");

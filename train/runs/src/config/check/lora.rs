@@ -26,7 +26,7 @@ impl Refusals {
             self.add(&["train.lora", "model"], format!("`train.lora`: {error}"));
         }
 
-        if memory.optimizer == PlacementKind::Host {
+        if memory.optimizer == PlacementKind::Host && config.needs_device_optimizer() {
             let text = format!(
                 "`memory.optimizer` = \"host\" is for weights that learn, and `train.lora` freezes them; set it to \"device\"{}",
                 state_of_device(memory)

@@ -73,7 +73,8 @@ impl Refusals {
         refuse(!train.freeze.is_empty(), "train.freeze", "trains whole stages; set `train.freeze` to []");
     }
 
-    fn rarely(&mut self, Config { ranks, memory, .. }: &Config) {
+    fn rarely(&mut self, config: &Config) {
+        let Config { ranks, memory, .. } = config;
         let is_empty = matches!(&ranks.round, Round::Steps(0) | Round::Time(Duration::ZERO));
         self.unless(!is_empty, "ranks.round", format!("\"{}\"", ranks.round), "longer");
         self.unless(
@@ -95,7 +96,7 @@ impl Refusals {
             self.add(&["ranks.exchange", "memory.shard"], text.to_owned());
         }
 
-        if memory.optimizer == PlacementKind::Host {
+        if memory.optimizer == PlacementKind::Host && config.needs_device_optimizer() {
             let text = format!(
                 "`memory.optimizer` = \"host\" keeps weights where `ranks.exchange` = \"rarely\" does not average them; set \
                  `memory.optimizer` to \"device\"{}, or `ranks.exchange` to \"exact\"",
