@@ -16,9 +16,9 @@ mod trained;
 mod tuning;
 pub mod weights;
 
-pub use bad_input::BadInput;
+pub use bad_input::{BadInput, text_of};
 pub use indexes::{Indexes, own_entry, own_shards};
 pub use pretrained::Pretrained;
-pub use text_generator::{TEXTS_AT_ONCE, TextGenerator, opening};
+pub use text_generator::{Prompt, TEXTS_AT_ONCE, TextGenerator, opening};
 pub use trained::{Trained, Wanted};
 pub use tuning::tuned;

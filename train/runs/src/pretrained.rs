@@ -10,7 +10,7 @@ use tokenizer::{Fingerprint, Tokenizer};
 
 use crate::checkpoint::{CONFIG, TOKENIZER, Verified};
 use crate::config::{Config, DataSource, LoraBase};
-use crate::{BadInput, lora, trained, tuning, weights};
+use crate::{BadInput, lora, text_of, trained, tuning, weights};
 
 /// GPU kernels prefer multiples.
 const ROWS: usize = 64;
@@ -37,7 +37,7 @@ impl Pretrained {
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let (run, checkpoint) = trained::checkpoint(path, None)?;
         let tokenizer = Tokenizer::load(checkpoint.path.join(TOKENIZER))?;
-        let saved = Config::load(&checkpoint.path.join(CONFIG).to_string_lossy(), &[])?;
+        let saved = Config::load(text_of(&checkpoint.path.join(CONFIG))?, &[])?;
         let (adapters, added, drops_indexes, defaults) = (None, 0, false, None);
         Ok(Self { checkpoint, run, saved, tokenizer, adapters, added, drops_indexes, defaults })
     }
@@ -76,7 +76,7 @@ impl Pretrained {
         let mut given = vec![
             format!("model={}", self.saved.model.to_value()),
             "tokenizer.kind=file".to_owned(),
-            format!("tokenizer.path={}", serde_json::json!(vocabulary)),
+            format!("tokenizer.path={}", serde_json::json!(text_of(&vocabulary)?)),
         ];
         let lora =
             self.adapters.iter().map(|adapters| format!("train.lora={}", serde_json::json!(adapters.lora())));

@@ -12,7 +12,7 @@ use crate::BadInput;
 use crate::checkpoint::{CONFIG, Checkpoints, TOKENIZER, Verified, Which};
 use crate::config::{Config, DataSection, IndexEntry};
 use crate::directory::{is_checkpoint, latest, latest_named};
-use crate::{Indexes, lora, own_entry, weights};
+use crate::{Indexes, lora, own_entry, text_of, weights};
 
 /// Selects a checkpoint; by default the latest of the default configuration's last run.
 #[derive(Debug, Clone, Copy, Default)]
@@ -50,7 +50,7 @@ impl Trained {
         let Wanted { from, which, config: name, set, adapter } = wanted;
         let path = from.map_or_else(|| latest_named(name), Path::to_owned);
         let (run, checkpoint) = checkpoint(&path, which)?;
-        let saved = checkpoint.path.join(CONFIG).to_string_lossy().into_owned();
+        let saved = text_of(&checkpoint.path.join(CONFIG))?.to_owned();
         let learned = Config::load(&saved, &[])?;
         let mut config = match name {
             Some(name) if from.is_some() => Config::load_for_inference(name, set)?,
@@ -131,7 +131,7 @@ impl Trained {
 fn with_format(tokenizer: Tokenizer, format: ChatFormat, rows: usize) -> anyhow::Result<Tokenizer> {
     let known = tokenizer.vocab_size();
     let tokenizer = tokenizer.with_format(format).context("setting `tokenizer.template`")?;
-    if tokenizer.vocab_size() == known && known as usize <= rows {
+    if tokenizer.vocab_size() == known && tokenizer.least_rows() as usize <= rows {
         return Ok(tokenizer);
     }
     let name = format.name();
@@ -158,4 +158,20 @@ pub(crate) fn checkpoint(path: &Path, which: Option<Which>) -> anyhow::Result<(O
         ))
     })?;
     Ok((Some(path.to_owned()), found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_tokens_of_larger_models_do_not_rule_out_a_chat_format() {
+        let controls = ["<bos>", "<start_of_turn>", "<end_of_turn>", "<image_soft_token>"];
+        let formatted = |format, rows| with_format(Tokenizer::bytes(&controls), format, rows);
+        assert_eq!(formatted(ChatFormat::Gemma, 259).expect("the model knows its tokens").vocab_size(), 260);
+        for (format, rows) in [(ChatFormat::Gemma, 258), (ChatFormat::ChatMl, 300)] {
+            let refused = formatted(format, rows).expect_err("it lacks a token").to_string();
+            assert!(refused.contains("lacks control tokens"), "{refused}");
+        }
+    }
 }

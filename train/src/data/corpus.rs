@@ -8,11 +8,11 @@ use std::{
 
 use anyhow::Context;
 use models::Lookup;
-use runs::checkpoint::{TOKENIZER, Verified};
+use runs::checkpoint::{CONFIG, TOKENIZER, Verified};
 use runs::config::{
-    AlignKind, Config, DataSource, OnBadRecordKind, SplitKind, TokenizerKind, TokenizerSection,
+    AlignKind, Config, DataSection, DataSource, OnBadRecordKind, SplitKind, TokenizerKind, TokenizerSection,
 };
-use runs::{BadInput, Indexes, own_shards};
+use runs::{BadInput, Indexes, own_shards, text_of};
 use tokenizer::{
     Align, BpeTraining, CHAT_SPECIALS, MANIFEST, Manifest, OnBadRecord, Outcome, Preparation, SplitRule,
     Tokenizer, WindowPlan, dialogues,
@@ -21,6 +21,8 @@ use tokenizer::{
 use super::index::{check_listed, indexes};
 use super::vocabulary::{learn_bpe, learn_characters};
 use crate::progress::InputBar;
+
+const VALIDATION: &str = "validation";
 
 #[derive(Debug)]
 pub(crate) struct Data {
@@ -51,8 +53,8 @@ pub(crate) fn prepare(
     };
 
     check_listed(config, &tokenizer)?;
-    let has_learned = checkpoint.is_some_and(|checkpoint| checkpoint.step > 0);
-    let mut data = Data::new(tokenizer, config, (&folder, has_learned), stop)?;
+    let before = checkpoint.filter(|checkpoint| checkpoint.step > 0).map(trained_with).transpose()?;
+    let mut data = Data::new(tokenizer, config, (&folder, before.as_ref()), stop)?;
     if config.model.longest_match {
         let indexes = indexes(&data, config, &folder, stop)?;
         if let Some(checkpoint) = checkpoint {
@@ -61,6 +63,12 @@ pub(crate) fn prepare(
         data.indexes = Some(indexes);
     }
     Ok(data)
+}
+
+fn trained_with(checkpoint: &Verified) -> anyhow::Result<Config> {
+    let mut config = Config::load(text_of(&checkpoint.path.join(CONFIG))?, &[])?;
+    config.resolve_paths()?;
+    Ok(config)
 }
 
 impl Data {
@@ -75,41 +83,42 @@ impl Data {
         Ok(tokenizer.map(|tokenizer| Self { tokenizer, sources, validation: None, indexes: None }))
     }
 
-    /// Cuts the shards in `folder` unless they exist. Those that a run `has_learned` from take the place of a text that is
-    /// gone or has changed.
+    /// Cuts the shards in `folder` unless they exist. Those of a run that has learned with the configuration `before` take
+    /// the place of a text that is gone or has changed.
     pub(crate) fn new(
         tokenizer: Tokenizer,
         config: &Config,
-        (folder, has_learned): (&Path, bool),
+        (folder, before): (&Path, Option<&Config>),
         stop: &AtomicBool,
     ) -> anyhow::Result<Self> {
         check_size(&tokenizer, config)?;
         let data = &config.data;
-        let validation = data.val_path.as_ref();
-        let validation =
-            validation.map(|path| validation_set(path, config, folder, &tokenizer, stop)).transpose()?;
-        let mut sources = listed(config);
-        let make = |inputs, shards: &Path, val_fraction| match cut(
-            config,
-            inputs,
-            shards,
-            val_fraction,
-            &tokenizer,
-            stop,
-        ) {
-            Err(error) if has_learned => keep(shards, &tokenizer, error),
-            outcome => outcome,
+        let make = |text: Text, inputs, shards: &Path, val_fraction| -> anyhow::Result<()> {
+            match (cut(config, inputs, shards, val_fraction, &tokenizer, stop), before) {
+                (Err(error), Some(before)) => text.keep(shards, &tokenizer, [&before.data, data], error),
+                (outcome, _) => Ok(outcome?),
+            }
         };
+
+        let validation = match &data.val_path {
+            Some(path) if !is_set(path) => {
+                let shards = folder.join(VALIDATION);
+                make(Text::Validation, vec![path.clone()], &shards, 0.0)?;
+                Some(shards)
+            }
+            set => set.clone(),
+        };
+        let mut sources = listed(config);
         if data.source != DataSource::Shards {
             let val_fraction = if validation.is_some() { 0.0 } else { data.val_fraction };
             if sources.is_empty() {
                 let (name, shards) = ("the training text".to_owned(), own_shards(config, folder));
-                make(inputs(config, folder)?, &shards, val_fraction)?;
+                make(Text::Training, inputs(config, folder)?, &shards, val_fraction)?;
                 sources.push(Source { name, shards, weight: 1.0 });
             } else {
                 for (at, source) in sources.iter_mut().enumerate() {
                     let input = std::mem::replace(&mut source.shards, folder.join(format!("shards-{at}")));
-                    make(vec![input], &source.shards, val_fraction)?;
+                    make(Text::Part(at), vec![input], &source.shards, val_fraction)?;
                 }
             }
         }
@@ -123,8 +132,12 @@ impl Data {
         stop: &AtomicBool,
     ) -> anyhow::Result<Self> {
         check_size(&tokenizer, config)?;
-        let validation = Some(validation_set(path, config, folder, &tokenizer, stop)?);
-        Ok(Self { tokenizer, sources: Vec::new(), validation, indexes: None })
+        let mut set = path.to_owned();
+        if !is_set(path) {
+            set = folder.join(VALIDATION);
+            cut(config, vec![path.to_owned()], &set, 0.0, &tokenizer, stop)?;
+        }
+        Ok(Self { tokenizer, sources: Vec::new(), validation: Some(set), indexes: None })
     }
 
     /// The only source of a run that indexes it.
@@ -155,7 +168,12 @@ fn listed(config: &Config) -> Vec<Source> {
 }
 
 fn check_size(tokenizer: &Tokenizer, config: &Config) -> Result<(), BadInput> {
-    let (known, embedded) = (tokenizer.vocab_size() as usize, config.model.vocab_size);
+    // Given shards may hold any id.
+    let known = match config.data.source {
+        DataSource::Shards => tokenizer.vocab_size(),
+        DataSource::Dialogues | DataSource::Text => tokenizer.least_rows(),
+    };
+    let (known, embedded) = (known as usize, config.model.vocab_size);
     if known <= embedded {
         return Ok(());
     }
@@ -164,23 +182,10 @@ fn check_size(tokenizer: &Tokenizer, config: &Config) -> Result<(), BadInput> {
     )))
 }
 
-/// `path` if it is a set of shards, else one cut from its text.
-fn validation_set(
-    path: &Path,
-    config: &Config,
-    folder: &Path,
-    tokenizer: &Tokenizer,
-    stop: &AtomicBool,
-) -> anyhow::Result<PathBuf> {
+/// Whether `path` is a set of shards, not text.
+fn is_set(path: &Path) -> bool {
     let is_shard = |entry: fs::DirEntry| entry.path().extension().is_some_and(|extension| extension == "bin");
-    let is_set = path.join(MANIFEST).exists()
-        || fs::read_dir(path).is_ok_and(|entries| entries.flatten().any(is_shard));
-    if is_set {
-        return Ok(path.to_owned());
-    }
-    let shards = folder.join("validation");
-    cut(config, vec![path.to_owned()], &shards, 0.0, tokenizer, stop)?;
-    Ok(shards)
+    path.join(MANIFEST).exists() || fs::read_dir(path).is_ok_and(|entries| entries.flatten().any(is_shard))
 }
 
 fn inputs(config: &Config, folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
@@ -275,18 +280,73 @@ fn cut(
     Ok(())
 }
 
-/// A resumed run has the tokens that it began with, by their digest.
-fn keep(shards: &Path, tokenizer: &Tokenizer, error: tokenizer::Error) -> Result<(), tokenizer::Error> {
-    let is_whole =
-        || Manifest::read(shards).is_ok_and(|made| made.tokenizer.sha256 == tokenizer.fingerprint());
-    if matches!(error, tokenizer::Error::Interrupted) || !is_whole() {
-        return Err(error);
+/// A text of the configuration that becomes shards.
+#[derive(Debug, Clone, Copy)]
+enum Text {
+    Training,
+    /// Of the mixture.
+    Part(usize),
+    Validation,
+}
+
+impl Text {
+    fn key(self) -> String {
+        match self {
+            Self::Training => "data.path".to_owned(),
+            Self::Part(at) => format!("data.mixture[{at}].path"),
+            Self::Validation => "data.val_path".to_owned(),
+        }
     }
-    eprintln!(
-        "the text is gone, or is not the one that {} was cut from: the run goes on with these tokens",
-        shards.display()
-    );
-    Ok(())
+
+    fn path(self, data: &DataSection) -> Option<&Path> {
+        match self {
+            Self::Training => data.path.as_deref(),
+            Self::Part(at) => data.mixture.get(at).map(|part| part.path.as_path()),
+            Self::Validation => data.val_path.as_deref(),
+        }
+    }
+
+    /// A resumed run has the tokens that it began with, by their digest. Refuses another path than `before`: the user wants
+    /// another text.
+    fn keep(
+        self,
+        shards: &Path,
+        tokenizer: &Tokenizer,
+        [before, now]: [&DataSection; 2],
+        error: tokenizer::Error,
+    ) -> anyhow::Result<()> {
+        let is_whole =
+            || Manifest::read(shards).is_ok_and(|made| made.tokenizer.sha256 == tokenizer.fingerprint());
+        if matches!(error, tokenizer::Error::Interrupted) || !is_whole() {
+            return Err(error.into());
+        }
+
+        let ([before, now], shards) = ([before, now].map(|data| self.path(data)), shards.display());
+        if before == now {
+            eprintln!(
+                "the text is gone, or is not the one that {shards} was cut from: the run goes on with these tokens"
+            );
+            return Ok(());
+        }
+        let shown = |path: Option<&Path>| path.map_or("null".to_owned(), |path| path.display().to_string());
+        let reason = match error {
+            // Its remedy would make the run lose its tokens.
+            tokenizer::Error::Occupied { .. } => String::new(),
+            error => format!(" ({error})"),
+        };
+        let otherwise = match self {
+            Self::Validation => format!("remove {shards} to validate with another text"),
+            Self::Training | Self::Part(_) => "begin another run".to_owned(),
+        };
+        Err(BadInput(format!(
+            "`{}` = {} is not the text that {shards} was cut from{reason}; leave it at {} to go on with the run's tokens, or \
+             {otherwise}",
+            self.key(),
+            shown(now),
+            shown(before)
+        ))
+        .into())
+    }
 }
 
 pub(crate) fn report_bad_records(manifest: &Manifest) {

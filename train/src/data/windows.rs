@@ -231,6 +231,12 @@ impl ValidationWindows {
         Ok(opened)
     }
 
+    /// Identifies the sequences that are measured.
+    pub(crate) fn fingerprint(&self) -> Result<Fingerprint, tokenizer::Error> {
+        let of_all = self.windows.fingerprint()?;
+        Ok(Fingerprint::of(format!("{} of {of_all}", self.sequences).as_bytes()))
+    }
+
     pub(crate) fn hits(&self) -> Option<f64> {
         self.get(0)?.hits()
     }

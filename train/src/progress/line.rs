@@ -69,7 +69,8 @@ pub(crate) fn short_line(report: &Report) -> String {
 }
 
 fn remaining(report: &Report) -> f64 {
-    report.seconds / report.step.max(1) as f64 * report.steps.saturating_sub(report.step) as f64
+    let timed = report.step.saturating_sub(report.untimed).max(1);
+    report.seconds / timed as f64 * report.steps.saturating_sub(report.step) as f64
 }
 
 fn thousands(number: f64) -> String {
@@ -110,6 +111,12 @@ mod tests {
             seconds: 97.4,
             ..Report::default()
         }
+    }
+
+    #[test]
+    fn the_time_left_follows_from_the_steps_whose_time_is_known() {
+        let branch = Report { untimed: 100, ..report() };
+        assert!(line(&branch).ends_with(" | eta 6h36m"), "{}", line(&branch));
     }
 
     #[test]

@@ -67,6 +67,9 @@ pub(crate) struct Report {
     pub(crate) gradients_held: Option<u64>,
     /// Since step 1, without interruptions.
     pub(crate) seconds: f64,
+    /// Steps before those of `seconds`, taken in another directory.
+    #[serde(skip)]
+    pub(crate) untimed: u64,
     #[serde(skip)]
     pub(crate) failure: Option<String>,
 }

@@ -8,9 +8,9 @@ use backend_offload::{Offload, Offloadable};
 use burn::tensor::backend::Backend;
 use models::Lookup;
 use runs::BadInput;
-use runs::TextGenerator;
 use runs::Trained;
 use runs::device::{self, Place, Setup, Work};
+use runs::{Prompt, TextGenerator};
 use tokenizer::{Message, Role, Tokenizer};
 
 use super::screen::Screen;
@@ -139,7 +139,7 @@ impl History {
             &TextGenerator { max_new_tokens: speaker.max_new_tokens.min(window - ids.len()), ..*speaker };
 
         silenced.store(false, Ordering::Relaxed);
-        let said = speaker.stream_to(&[ids], out, silenced);
+        let said = speaker.stream_to(&Prompt::conversation(ids), out, silenced);
         silenced.store(true, Ordering::Relaxed);
         let said = said?;
         writeln!(out)?;

@@ -73,8 +73,8 @@ impl Work for Evaluating<'_> {
             }
             data
         } else {
-            let (folder, has_learned) = (data.as_deref().unwrap_or(temporary.path()), data.is_some());
-            Data::new(tokenizer, &config, (folder, has_learned), &never)?
+            let (folder, before) = (data.as_deref().unwrap_or(temporary.path()), data.is_some());
+            Data::new(tokenizer, &config, (folder, before.then_some(&config)), &never)?
         };
         let data = Data { indexes, ..data };
         let looked_up = data.indexes.as_ref();

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use models::weights::{Incoming, WeightsError};
 use models::{Footprint, GptConfig};
-use runs::BadInput;
 use runs::checkpoint::{CONFIG, Checkpoints, TOKENIZER};
 use runs::config::{Config, TokenizerKind};
 use runs::directory::RunDirectory;
+use runs::{BadInput, text_of};
 use serde_json::json;
 use tokenizer::{ChatFormat, ChatProblem, Error, Message, Role, Tokenizer};
 
@@ -56,13 +56,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     println!("{}", chat_format(&tokenizer));
 
-    let directory = RunDirectory {
-        path: args.out.clone(),
-        config: config.clone(),
-        from: None,
-        pretrained: None,
-        changes: Vec::new(),
-    };
+    let directory = RunDirectory::new(args.out.clone(), config.clone())?;
     let start = directory.start()?;
     tokenizer.save(args.out.join(TOKENIZER))?;
     let (bytes, bar) = (weights.bytes()?, InputBar::new());
@@ -100,7 +94,7 @@ fn unusable(error: &dyn Display) -> BadInput {
 /// Refuses a format with control tokens that the model lacks.
 fn formatted(tokenizer: Tokenizer, format: ChatFormat, model: &GptConfig) -> Result<Tokenizer, BadInput> {
     let tokenizer = tokenizer.with_format(format).map_err(|error| unusable(&error))?;
-    if tokenizer.vocab_size() as usize <= model.vocab_size {
+    if tokenizer.least_rows() as usize <= model.vocab_size {
         return Ok(tokenizer);
     }
     Err(BadInput(format!(
@@ -153,6 +147,7 @@ fn shorten(weights: &mut Incoming, set: &[String]) -> anyhow::Result<()> {
 fn described(args: &Args, model: &GptConfig, tokenizer: &Path) -> anyhow::Result<Config> {
     let ConfigArgs { config: name, set } = &args.config;
     let tokenizer = std::path::absolute(tokenizer)?;
+    text_of(&tokenizer)?;
     let Some(name) = name else {
         let text = json!({ "model": model.to_value(), "tokenizer": { "kind": "file", "path": tokenizer } });
         let config = Config::from_text(&text.to_string(), "the imported model's configuration", set)?;
@@ -161,7 +156,10 @@ fn described(args: &Args, model: &GptConfig, tokenizer: &Path) -> anyhow::Result
     };
     let mut config = Config::load(name, set)?;
     runs::lora::refuse_without_base(&config)?;
+    // Weights leave it open.
+    let compute = config.model.compute;
     config.model = model.clone();
+    config.model.compute = compute;
     config.tokenizer.kind = TokenizerKind::File;
     config.tokenizer.path = Some(tokenizer);
     config.train.sequence = Some(config.sequence().min(model.n_positions));

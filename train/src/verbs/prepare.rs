@@ -12,8 +12,8 @@ use crate::{data::report_bad_records, interrupt, plan::Epoch, progress::InputBar
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Files and folders: plain text, JSON lines (text, messages, `ShareGPT`'s conversations, or prompt and completion),
-    /// each also as gzip or Zstandard; Parquet with a column "text".
+    /// Files and folders: plain text, JSON lines or a JSON array of records (`text`, `messages`, `conversations`,
+    /// `instruction` and `output`, or `prompt` and `completion`), each also as gzip or Zstandard; Parquet with such columns.
     #[arg(long, required = true, num_args = 1..)]
     input: Vec<PathBuf>,
     /// A tokenizer's folder or `tokenizer.json`, or `bytes` for raw bytes.

@@ -1,10 +1,10 @@
 //! `train sample`: continues texts and answers questions.
 
 use std::io::Write;
+use std::iter;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::{iter, slice};
 
 use backend_offload::{Offload, Offloadable};
 use burn::tensor::backend::Backend;
@@ -13,7 +13,7 @@ use models::{Lookup, Sampling};
 use runs::BadInput;
 use runs::Trained;
 use runs::device::{self, Place, Setup, Work};
-use runs::{TEXTS_AT_ONCE, TextGenerator};
+use runs::{Prompt, TEXTS_AT_ONCE, TextGenerator};
 use serde_json::json;
 use tokenizer::{Message, Role};
 
@@ -70,15 +70,15 @@ impl Work for SampleTexts<'_> {
             if args.prompt.is_empty() && args.question.is_empty() { &[String::new()][..] } else { &[] };
         for text in args.prompt.iter().chain(begin) {
             let text = prompt(text)?;
-            prompts.push(Prompt { ids: speaker.opening(&text)?, text, between: "" });
+            prompts.push((Prompt::text(&trained.tokenizer, &text)?, text));
         }
         for question in &args.question {
             let message = Message::new(Role::User, question.clone());
             let ids = trained.tokenizer.encode_prompt(&[message])?;
-            prompts.push(Prompt { ids, text: question.clone(), between: "\n" });
+            prompts.push((Prompt::conversation(ids), question.clone()));
         }
 
-        let texts: Vec<&Prompt> =
+        let texts: Vec<&(Prompt, String)> =
             prompts.iter().flat_map(|prompt| iter::repeat_n(prompt, args.count)).collect();
         if let ([only], false) = (texts.as_slice(), args.json) {
             return stream_one(&speaker, only);
@@ -93,12 +93,6 @@ impl Work for SampleTexts<'_> {
     }
 }
 
-struct Prompt {
-    ids: Vec<u32>,
-    text: String,
-    between: &'static str,
-}
-
 fn prompt(text: &str) -> anyhow::Result<String> {
     match text.strip_prefix("FILE:") {
         Some(path) => durable::regular::read_text(Path::new(path), MOST_PROMPT_BYTES)
@@ -109,29 +103,29 @@ fn prompt(text: &str) -> anyhow::Result<String> {
 
 fn stream_one<B: Backend>(
     speaker: &TextGenerator<'_, B>,
-    Prompt { ids, text, between }: &Prompt,
+    (prompt, text): &(Prompt, String),
 ) -> anyhow::Result<()> {
-    print!("{text}{between}");
-    speaker.stream_to(slice::from_ref(ids), &mut Screen::new(), &AtomicBool::new(false))?;
+    print!("{text}{}", prompt.between());
+    speaker.stream_to(prompt, &mut Screen::new(), &AtomicBool::new(false))?;
     println!("\n");
     Ok(std::io::stdout().flush()?)
 }
 
 fn together<B: Backend>(
     speaker: &TextGenerator<'_, B>,
-    prompts: &[&Prompt],
+    prompts: &[&(Prompt, String)],
     json: bool,
 ) -> anyhow::Result<()> {
-    let ids: Vec<_> = prompts.iter().map(|prompt| prompt.ids.clone()).collect();
+    let ids: Vec<_> = prompts.iter().map(|(prompt, _)| prompt.ids().to_vec()).collect();
     let completions = speaker.speak(&ids, |_| ControlFlow::Continue(()))?;
-    for (Prompt { text, between, .. }, completion) in prompts.iter().zip(&completions) {
-        let said = speaker.text(completion)?;
+    for ((prompt, text), completion) in prompts.iter().zip(&completions) {
+        let said = speaker.text(prompt, completion)?;
         if json {
             let finish = format!("{:?}", completion.finish).to_lowercase();
             let tokens = completion.tokens.len();
             println!("{}", json!({ "prompt": text, "text": said, "tokens": tokens, "finish": finish }));
         } else {
-            writeln!(Screen::new(), "{text}{between}{said}\n")?;
+            writeln!(Screen::new(), "{text}{}{said}\n", prompt.between())?;
         }
     }
     Ok(())

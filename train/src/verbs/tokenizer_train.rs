@@ -11,7 +11,7 @@ use crate::interrupt;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Files and folders: plain text, JSON lines with "text" or "messages", Parquet with a column "text".
+    /// Files and folders, in the forms that `train prepare` reads.
     #[arg(long, required = true, num_args = 1..)]
     input: Vec<PathBuf>,
     /// The folder for `tokenizer.json` and `tokenizer_config.json`.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::program::{assert_success, json, stderr, write_text};
+use crate::program::{assert_code, assert_success, json, last_words, stderr, write_text};
 use crate::tiny::{Tiny, bits};
 
 #[test]
@@ -64,6 +64,92 @@ fn a_run_goes_on_with_its_tokens_when_its_text_has_changed_or_is_gone() {
         assert_success(&measured);
         assert!(stderr(&measured).contains("goes on with these tokens"), "{}", stderr(&measured));
     }
+}
+
+fn refused(tiny: &Tiny, run: &str, settings: &[&str]) -> String {
+    let mut arguments = vec!["--resume", run, "--device", "cpu"];
+    arguments.extend(settings.iter().flat_map(|setting| ["--set", setting]));
+    let output = tiny.train(&arguments);
+    assert_code(&output, 2);
+    last_words(&output, tiny.path())
+}
+
+#[test]
+fn a_text_may_move_but_no_run_goes_on_under_the_name_of_another_text() {
+    let tiny = Tiny::new();
+    let [book, other] = ["book.txt", "other.txt"].map(|name| tiny.join(name));
+    write_text(&book, 400);
+    write_text(&other, 500);
+    let settings = [r#"data={"source":"text","path":"book.txt","split":"position"}"#, "checkpoint.every=0"];
+    let whole = tiny.run("whole", &[&settings[..], &["train.steps=4"]].concat());
+    tiny.run("run", &[&settings[..], &["train.steps=2"]].concat());
+    let config = fs::read_to_string(tiny.join("run/config.json")).expect("reading");
+    for path in ["other.txt", "absent.txt"] {
+        let said = refused(&tiny, "run", &["train.steps=4", &format!("data.path={path}")]);
+        let named = format!("`data.path` = DIR/{path} is not the text that run/data/shards was cut from");
+        assert!(said.contains(&named), "{said}");
+        assert!(said.contains("leave it at DIR/book.txt to go on with the run's tokens"), "{said}");
+    }
+    assert_eq!(fs::read_to_string(tiny.join("run/config.json")).expect("reading"), config);
+    fs::create_dir(tiny.join("moved")).expect("making");
+    fs::rename(&book, tiny.join("moved/book.txt")).expect("moved");
+    assert_eq!(bits(&tiny.resume("run", &["train.steps=4", "data.path=moved/book.txt"])), bits(&whole));
+
+    fs::rename(tiny.join("moved/book.txt"), &book).expect("moved");
+    let mixture = |first: &str, second: &str| {
+        format!(
+            r#"data={{"source":"text","align":"document","val_fraction":0.1,
+            "mixture":[{{"path":"{first}","weight":1}},{{"path":"{second}","weight":1}}]}}"#
+        )
+    };
+    tiny.run("mixed", &[&mixture("book.txt", "other.txt"), "train.steps=2"]);
+    let said = refused(&tiny, "mixed", &[&mixture("other.txt", "book.txt"), "train.steps=4"]);
+    assert!(said.contains("`data.mixture[0].path` = DIR/other.txt is not the text"), "{said}");
+}
+
+#[test]
+fn a_validation_text_that_is_gone_is_kept_as_tokens_and_another_one_is_refused() {
+    let tiny = Tiny::new();
+    for (name, lines) in [("in.txt", 200), ("val.txt", 20), ("other.txt", 30)] {
+        write_text(&tiny.join(name), lines);
+    }
+    let data = r#"data={"source":"text","path":"in.txt","val_path":"val.txt","align":"document"}"#;
+    tiny.run("run", &[data, "train.steps=2"]);
+    fs::remove_file(tiny.join("val.txt")).expect("removed");
+    tiny.resume("run", &["train.steps=3"]);
+    let measured = tiny.train(&["eval", "--from", "run", "--device", "cpu"]);
+    assert_success(&measured);
+    assert!(stderr(&measured).contains("goes on with these tokens"), "{}", stderr(&measured));
+
+    let said = refused(&tiny, "run", &["train.steps=4", "data.val_path=other.txt"]);
+    assert!(said.contains("`data.val_path` = DIR/other.txt is not the text"), "{said}");
+    assert!(said.contains("or remove run/data/validation to validate with another text"), "{said}");
+    fs::remove_dir_all(tiny.join("run/data/validation")).expect("removed");
+    let resume = ["--resume", "run", "--device", "cpu", "--set", "train.steps=4"];
+    let output = tiny.train(&[&resume[..], &["--set", "data.val_path=other.txt"]].concat());
+    assert_success(&output);
+    assert!(stderr(&output).contains("the next evaluation counts as the best so far"), "{}", stderr(&output));
+    let evaluated = tiny.records("run", "eval");
+    assert_eq!(evaluated.last().expect("at the end")["best"], true, "{evaluated:?}");
+}
+
+#[test]
+fn a_token_that_cannot_be_read_costs_no_step_before_it() {
+    let tiny = Tiny::new();
+    write_text(&tiny.join("book.txt"), 400);
+    let prepare = ["prepare", "--input", "book.txt", "--tokenizer", "bytes", "--out", "set"];
+    assert_success(&tiny.train(&prepare));
+    // Step 3 reads tokens 128 to 192, which follow a header.
+    let shard = tiny.join("set/train-00000.bin");
+    let mut bytes = fs::read(&shard).expect("reading");
+    bytes[1024 + 2 * 160..][..2].fill(0xFF);
+    fs::write(&shard, bytes).expect("writing");
+    let data = r#"data={"source":"shards","path":"set","shuffle":false}"#;
+    let output =
+        tiny.attempt("run", &[data, r#"tokenizer={"kind":"file","path":"set"}"#, "eval.questions=[]"]);
+    assert_code(&output, 1);
+    assert!(last_words(&output, tiny.path()).contains("set/train-00000.bin"), "{}", stderr(&output));
+    assert_eq!((tiny.losses("run").len(), tiny.whole_checkpoints("run")), (2, vec![2]));
 }
 
 #[test]

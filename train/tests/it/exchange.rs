@@ -119,3 +119,43 @@ fn the_native_layout_exports_and_imports_any_shape() {
         assert_eq!(rounded.tensor(&name).expect("it is there"), narrow, "{name}: half precision stays");
     }
 }
+
+#[test]
+fn an_imported_model_computes_in_the_type_that_its_configuration_names() {
+    let tiny = Tiny::trained(&GPT2);
+    assert_success(&tiny.train(&["export", "--from", "run", "--out", "published", "--device", "cpu"]));
+    let import = ["import", "--from", "published", "--out", "narrow", "--config", "tiny.json"];
+    assert_success(&tiny.train(&[&import[..], &["--set", "model.compute=bf16"]].concat()));
+    let described = fs::read(tiny.join("narrow/config.json")).expect("reading");
+    let described: Value = serde_json::from_slice(&described).expect("JSON");
+    assert_eq!((&described["model"]["compute"], &described["model"]["n_embd"]), (&"bf16".into(), &64.into()));
+}
+
+#[test]
+fn a_vocabulary_that_ends_with_control_tokens_of_larger_models_is_measured_and_trained_on() {
+    let tiny = Tiny::trained(&GPT2);
+    assert_success(&tiny.train(&["export", "--from", "run", "--out", "published", "--device", "cpu"]));
+    let path = tiny.join("published/tokenizer.json");
+    let mut pieces: Value = serde_json::from_slice(&fs::read(&path).expect("reading")).expect("JSON");
+    let added = pieces["added_tokens"].as_array_mut().expect("a list");
+    // As in Gemma 3: the embedding's rows end before the last.
+    for (id, content) in [(261, "<start_of_turn>"), (262, "<end_of_turn>"), (264, "<image_soft_token>")] {
+        added.push(serde_json::json!({ "id": id, "content": content, "special": true }));
+    }
+    fs::write(&path, pieces.to_string()).expect("writing");
+
+    let import = ["import", "--from", "published", "--config", "tiny.json", "--out"];
+    assert_success(&tiny.train(&[&import[..], &["imported"]].concat()));
+    crate::program::write_text(&tiny.join("in.txt"), 20);
+    let on_cpu = ["--device", "cpu", "--from", "imported"];
+    for verb in [
+        &["eval", "--data", "in.txt"][..],
+        &["sample", "--question", "Why?", "--max-new-tokens", "2", "--set", "tokenizer.template=gemma"],
+        &["export", "--layout", "gguf", "--out", "gguf"],
+    ] {
+        assert_success(&tiny.train(&[verb, &on_cpu[..]].concat()));
+    }
+    assert_eq!(tiny.resume("imported", &["train.steps=1"])["steps"], 1);
+    let format = ["gemma", "--set", "tokenizer.template=gemma"];
+    assert_success(&tiny.train(&[&import[..], &format[..]].concat()));
+}

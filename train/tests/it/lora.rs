@@ -250,6 +250,14 @@ fn new_control_tokens_of_the_vocabulary_are_there_again_after_a_resume() {
     assert!(stderr(&output).contains("`train.lora` tunes no embedding"), "{}", stderr(&output));
     assert_eq!(tiny.resume("tuned", &["train.steps=4"])["steps"], 4);
     tiny.answer("tuned", &[]);
+
+    let export = ["export", "--from", "tuned", "--device", "cpu", "--out"];
+    let peft = tiny.train(&[&export[..], &["peft", "--layout", "peft"]].concat());
+    assert_code(&peft, 2);
+    let said = last_words(&peft, tiny.path());
+    assert!(said.contains("added 5 control tokens") && said.contains("merged"), "{said}");
+    assert!(!tiny.join("peft").exists());
+    assert_success(&tiny.train(&[&export[..], &["merged"]].concat()));
 }
 
 #[test]

@@ -170,6 +170,31 @@ fn broken_published_folders_are_refused_and_leave_nothing() {
     insta::assert_snapshot!("import_of_a_torn_tokenizer", failed(&import));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn folders_whose_names_are_not_utf_8_are_refused_by_name() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let tiny = Tiny::trained(&GPT2);
+    let export = ["export", "--from", "run", "--device", "cpu", "--out", "published"];
+    crate::program::assert_success(&tiny.train(&export));
+    crate::program::write_text(&tiny.join("in.txt"), 200);
+    let odd = tiny.path().join(OsStr::from_bytes(b"caf\xe9"));
+    fs::create_dir(&odd).expect("making");
+    let text = ["--set", "data.source=text", "--set", "data.path=../in.txt"];
+    for arguments in [
+        &["import", "--from", "../published", "--out", "imported"][..],
+        &["--from", "../run", "--device", "cpu", "--out", "tuned"],
+        &[&["--config", "../tiny.json", "--device", "cpu", "--out", "new"][..], &text].concat()[..],
+    ] {
+        let output = crate::program::train(&odd, arguments);
+        assert_code(&output, 2);
+        let said = last_words(&output, tiny.path());
+        assert!(said.contains("DIR/caf") && said.contains("is not UTF-8"), "{arguments:?}: {said}");
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn endless_files_are_refused_wherever_a_file_is_given() {

@@ -71,6 +71,29 @@ fn an_earlier_checkpoint_leads_to_the_same_end() {
 }
 
 #[test]
+fn a_run_that_went_back_and_saved_nothing_goes_on_as_if_it_had_not() {
+    let tiny = Tiny::new();
+    let settings = ["checkpoint.every=2", "checkpoint.keep_last=9", "eval.every=4"];
+    let whole = tiny.run("whole", &[&settings[..], &["train.steps=7"]].concat());
+    tiny.run("run", &[&settings[..], &["train.steps=6"]].concat());
+    let [best, aside] = ["checkpoints/best", "metrics.jsonl.before"].map(|name| tiny.join("run").join(name));
+    assert!(best.exists());
+
+    let nothing = ["train.steps=3", "checkpoint.every=0", "checkpoint.last=false"];
+    let earlier = ["--resume", "run/checkpoints/step-00000002", "--device", "cpu"].into_iter();
+    let earlier = earlier.chain(nothing.into_iter().flat_map(|setting| ["--set", setting]));
+    assert_success(&tiny.train(&earlier.collect::<Vec<_>>()));
+    assert_eq!(tiny.losses("run").len(), 3);
+    assert!(!best.exists(), "other weights may be saved as that step");
+    assert!(aside.exists());
+
+    let resumed = tiny.resume("run", &["train.steps=7", "checkpoint.last=true"]);
+    assert_eq!(bits(&resumed), bits(&whole));
+    assert_eq!(tiny.losses("run"), tiny.losses("whole"));
+    assert!(best.exists() && !aside.exists());
+}
+
+#[test]
 fn a_finished_run_can_be_given_more_steps() {
     let tiny = Tiny::new();
     let whole = tiny.run("whole", &["train.steps=6"]);

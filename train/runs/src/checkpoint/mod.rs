@@ -76,6 +76,14 @@ pub struct Saved {
     pub bytes: u64,
 }
 
+/// A run's last save. A later one of the same step differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LastSave {
+    /// Steps taken.
+    pub step: u64,
+    sequence: u64,
+}
+
 /// A checkpoint that matches its manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
@@ -157,6 +165,12 @@ impl Checkpoints {
         self.pointed(LATEST)
     }
 
+    /// The last save with a readable manifest, otherwise unverified.
+    pub fn last_save(&self) -> Result<Option<LastSave>, CheckpointError> {
+        let last = self.candidates()?.into_iter().next();
+        Ok(last.and_then(|last| Some(LastSave { step: last.step, sequence: last.sequence? })))
+    }
+
     /// Step of `best`, unverified.
     pub fn best(&self) -> Result<Option<u64>, CheckpointError> {
         self.pointed(BEST)
@@ -170,6 +184,15 @@ impl Checkpoints {
         let pointer = self.folder.join(BEST);
         durable::write(&pointer, pointer_text(step).as_bytes())
             .map_err(CheckpointError::folder("writing", &pointer))
+    }
+
+    /// Marks no checkpoint as best.
+    pub fn unmark_best(&self) -> Result<(), CheckpointError> {
+        let pointer = self.folder.join(BEST);
+        match fs::remove_file(&pointer) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(CheckpointError::folder("removing", &pointer)),
+        }
     }
 
     /// Keeps `keep_last` saves, multiples of `keep_every`, latest and best; removes the rest.

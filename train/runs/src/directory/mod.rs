@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{CONFIG, Checkpoints, Verified};
 use crate::config::{Change, Changes, Config};
-use crate::{BadInput, Pretrained};
+use crate::{BadInput, Pretrained, text_of};
 use names::unused;
+use start::Seen;
 
 /// The argument of `--resume`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +49,7 @@ pub struct RunDirectory {
     pub pretrained: Option<Pretrained>,
     /// A resumed run's changes to the configuration.
     pub changes: Vec<Change>,
+    seen: Seen,
 }
 
 impl From<&str> for Resume {
@@ -92,6 +94,18 @@ impl RunDirectory {
         }
     }
 
+    /// A run to begin in `path`, which holds none.
+    pub fn new(path: PathBuf, config: Config) -> Result<Self, BadInput> {
+        text_of(&path)?;
+        let seen = Seen { is_run: false, ..Seen::of(&path) };
+        Ok(Self { path, config, from: None, pretrained: None, changes: Vec::new(), seen })
+    }
+
+    /// Before another start in this process, which may have saved.
+    pub fn look_again(&mut self) {
+        self.seen = Seen::of(&self.path);
+    }
+
     fn fresh(
         path: PathBuf,
         name: Option<&str>,
@@ -112,15 +126,16 @@ impl RunDirectory {
         if let Some((key, dead)) = config.dead_paths().into_iter().find(|(key, _)| is_expected(key)) {
             return Err(BadInput(format!("`{key}` leads nowhere: there is no {}", dead.display())).into());
         }
-        Ok(Self { path, config, from: None, pretrained, changes: Vec::new() })
+        Ok(Self { pretrained, ..Self::new(path, config)? })
     }
 
     fn resume_run(run: &Path, name: Option<&str>, set: &[String]) -> anyhow::Result<Self> {
+        let seen = Seen::of(run);
         let from = latest(run)?;
         if from.is_none() {
             Self::refuse_lost_beginning(run)?;
         }
-        Self::resume_with(run.to_owned(), &run.join(CONFIG), name, set, from)
+        Self::resume_with(run.to_owned(), &run.join(CONFIG), name, set, (from, seen))
     }
 
     fn from_path(
@@ -158,8 +173,8 @@ impl RunDirectory {
             })?,
         };
 
-        let saved = checkpoint.path.join(CONFIG);
-        Self::resume_with(run, &saved, name, set, Some(checkpoint))
+        let (saved, seen) = (checkpoint.path.join(CONFIG), Seen::of(&run));
+        Self::resume_with(run, &saved, name, set, (Some(checkpoint), seen))
     }
 
     fn resume_with(
@@ -167,14 +182,15 @@ impl RunDirectory {
         saved: &Path,
         name: Option<&str>,
         set: &[String],
-        from: Option<Verified>,
+        (from, seen): (Option<Verified>, Seen),
     ) -> anyhow::Result<Self> {
-        let mut config = Config::load(name.unwrap_or(&saved.to_string_lossy()), set)?;
+        text_of(&path)?;
+        let mut config = Config::load(name.map_or_else(|| text_of(saved), Ok)?, set)?;
         config.resolve_paths()?;
 
         // The checkpoint's counts: a user may have edited the run's.
         let learned = from.as_ref().map_or_else(|| saved.to_owned(), |from| from.path.join(CONFIG));
-        let before = Config::load(&learned.to_string_lossy(), &[])?;
+        let before = Config::load(text_of(&learned)?, &[])?;
         let begun = from.as_ref().is_none_or(|from| from.step > 0);
         if begun {
             config.memory.keep_auto_choice(&before.memory);
@@ -197,6 +213,6 @@ impl RunDirectory {
             ))
             .into());
         }
-        Ok(Self { path, config, from, pretrained: None, changes: allowed })
+        Ok(Self { path, config, from, pretrained: None, changes: allowed, seen })
     }
 }

@@ -10,7 +10,7 @@ use anyhow::Context;
 
 use super::RunDirectory;
 use crate::BadInput;
-use crate::checkpoint::{self, CONFIG, Checkpoints, TOKENIZER};
+use crate::checkpoint::{self, CONFIG, Checkpoints, LastSave, TOKENIZER};
 use crate::config::Config;
 
 const PREPARED: [&str; 2] = [TOKENIZER, "data"];
@@ -29,25 +29,59 @@ pub struct Start<'r> {
     made: Vec<PathBuf>,
 }
 
+/// What a run directory held before this process locked it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) is_run: bool,
+    pub(super) last_save: Option<LastSave>,
+}
+
 /// Locks a run directory during training.
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "the lock lives as long as the open file")] Option<File>);
 
+impl Seen {
+    /// Call it before a checkpoint is chosen. What cannot be read fails where it is used.
+    pub(super) fn of(run: &Path) -> Self {
+        let last_save = Checkpoints::in_run(run).last_save().ok().flatten();
+        Self { is_run: run.join(CONFIG).exists(), last_save }
+    }
+
+    /// Verifying a checkpoint takes minutes, in which another process may train in `run` and end.
+    fn refuse_changes(self, run: &Path) -> Result<(), BadInput> {
+        let now = Self::of(run);
+        if now == self {
+            return Ok(());
+        }
+        let done = match now.last_save.filter(|last| Some(*last) != self.last_save) {
+            Some(last) => format!("saved step {} in", last.step),
+            None if now.is_run && !self.is_run => "begun a run in".to_owned(),
+            None => "changed".to_owned(),
+        };
+        Err(BadInput(format!(
+            "another process has {done} {} since this one looked; start again",
+            run.display()
+        )))
+    }
+}
+
 impl RunDirectory {
-    /// Makes the directory and locks it.
+    /// Makes the directory and locks it. Fails if another process has trained in it since it was found.
     pub fn start(&self) -> anyhow::Result<Start<'_>> {
-        let fresh = !self.path.join(CONFIG).exists();
+        let is_run = self.path.join(CONFIG).exists();
         // With a lock but no run, a killed start left them.
         let foreign = PREPARED.iter().find(|name| self.path.join(name).exists());
-        if let Some(name) = foreign.filter(|_| fresh && !self.path.join(LOCK).exists()) {
+        if let Some(name) = foreign.filter(|_| !is_run && !self.path.join(LOCK).exists()) {
             let path = self.path.display();
             return Err(BadInput(format!("{path} holds `{name}` but no run; choose another --out")).into());
         }
         let folders = self.path.ancestors().filter(|folder| !folder.as_os_str().is_empty());
         let made = folders.take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
         fs::create_dir_all(&self.path).with_context(|| format!("making {}", self.path.display()))?;
-        let start = Start { directory: self, lock: Some(self.lock()?), fresh, made };
-        if fresh {
+        let lock = Some(self.lock()?);
+        self.seen.refuse_changes(&self.path)?;
+        let start = Start { directory: self, lock, fresh: !self.seen.is_run, made };
+        if start.fresh {
             start.clear()?;
         }
         Ok(start)
@@ -154,7 +188,7 @@ impl Drop for Start<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::Beginning;
+    use crate::directory::{Beginning, Resume};
 
     fn directory(path: &Path) -> RunDirectory {
         RunDirectory::find(Some("toy"), &[], Some(path), Beginning::default()).expect("nothing is there")
@@ -171,7 +205,7 @@ mod tests {
     fn a_start_that_fails_leaves_nothing_and_the_next_one_works() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("runs/toy");
-        let run = directory(&path);
+        let mut run = directory(&path);
         let start = run.start().expect("it is free");
         prepare(&path);
         fs::create_dir(path.join(checkpoint::FOLDER)).expect("making");
@@ -181,8 +215,63 @@ mod tests {
         run.start().expect("nothing is in the way").commit(&run.config).expect("written");
         assert!(path.join(CONFIG).exists());
         prepare(&path);
+        run.look_again();
         drop(run.start().expect("it is not locked"));
         assert!(path.join(CONFIG).exists() && path.join("data/part").exists());
+    }
+
+    #[test]
+    fn a_run_that_another_process_has_begun_meanwhile_is_left_as_it_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("run");
+        let [first, second] = [directory(&path), directory(&path)];
+        drop(first.start().expect("it is free").commit(&first.config).expect("written"));
+        prepare(&path);
+        let said = second.start().expect_err("there is a run").to_string();
+        assert!(said.contains("another process has begun a run in"), "{said}");
+        assert!(PREPARED.iter().all(|name| path.join(name).join("part").exists()));
+    }
+
+    #[test]
+    fn no_run_goes_on_from_before_a_checkpoint_that_another_process_has_saved_meanwhile() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("run");
+        let run = directory(&path);
+        drop(run.start().expect("it is free").commit(&run.config).expect("written"));
+        let checkpoints = Checkpoints::in_run(&path);
+        let text = run.config.to_json();
+        let save = |step| {
+            let saved = checkpoints.save(step, 0, |folder| Ok(fs::write(folder.join(CONFIG), &text)?));
+            saved.expect("nothing hinders");
+        };
+        let find = |from: PathBuf| {
+            let resume = Resume::From(from);
+            let beginning = Beginning { resume: Some(&resume), ..Beginning::default() };
+            RunDirectory::find(None, &[], None, beginning).expect("it is whole")
+        };
+
+        save(2);
+        for step in [4, 2] {
+            let found = find(path.clone());
+            save(step);
+            let said = found.start().expect_err("it would go back").to_string();
+            assert!(said.contains(&format!("another process has saved step {step} in")), "{said}");
+        }
+        let earlier = find(checkpoints.path_of(4));
+        assert_eq!(earlier.from.as_ref().map(|from| from.step), Some(4));
+        drop(earlier.start().expect("a named checkpoint need not be the last"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_whose_name_is_not_utf_8_is_refused_by_name() {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt;
+
+        let path = Path::new(OsStr::from_bytes(b"runs/caf\xe9"));
+        let found = RunDirectory::find(Some("toy"), &[], Some(path), Beginning::default());
+        let said = found.expect_err("no text").to_string();
+        assert!(said.contains("runs/caf") && said.contains("is not UTF-8"), "{said}");
     }
 
     #[test]

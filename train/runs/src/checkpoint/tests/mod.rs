@@ -95,6 +95,23 @@ fn the_best_is_the_one_that_was_marked() {
     );
     let error = checkpoints.mark_best(7).expect_err("there is no such step").to_string();
     assert!(error.contains("no checkpoint of step 7") && error.contains("the steps 1, 2"), "{error}");
+    for _ in 0..2 {
+        checkpoints.unmark_best().expect("nothing hinders");
+        assert_eq!(checkpoints.best().expect("readable"), None);
+    }
+}
+
+#[test]
+fn another_save_of_the_same_step_is_another_last_save() {
+    let (_run, checkpoints) = store();
+    let last = || checkpoints.last_save().expect("readable");
+    assert_eq!(last(), None);
+    let saves = [100, 200, 100, 100].map(|step| {
+        save(&checkpoints, step);
+        last().expect("it is there")
+    });
+    assert_eq!(saves.map(|save| save.step), [100, 200, 100, 100]);
+    assert!(saves[0] != saves[2] && saves[2] != saves[3]);
 }
 
 #[test]
