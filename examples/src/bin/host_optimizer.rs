@@ -1,4 +1,4 @@
-//! An optimizer whose state takes no device memory: `cargo run -p examples --bin host_optimizer`. On a GPU add
+//! An optimizer whose state takes no device memory: `cargo run -p examples --release --bin host_optimizer`. On a GPU add
 //! `--features vulkan`, `wgpu` or `cuda`.
 
 use backend_offload::{Offload, OffloadConfig, host_memory, stats};

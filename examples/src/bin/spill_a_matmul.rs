@@ -1,7 +1,7 @@
 //! Multiplies eight matrices of 16 MiB on a device with a budget of 64 MiB: the rest waits on the host.
 //!
 //! ```sh
-//! cargo run -p examples --bin spill_a_matmul    # on a GPU add --features vulkan, wgpu or cuda
+//! cargo run -p examples --release --bin spill_a_matmul    # on a GPU add --features vulkan, wgpu or cuda
 //! ```
 
 use backend_offload::{Offload, OffloadConfig, stats};

@@ -2,8 +2,8 @@
 //! the host. The second run fails; the others give the same numbers.
 //!
 //! ```sh
-//! cargo run -p examples --bin train_past_the_budget                      # the CPU plays the device
-//! cargo run -p examples --features vulkan --bin train_past_the_budget    # or cuda
+//! cargo run -p examples --release --bin train_past_the_budget                      # the CPU plays the device
+//! cargo run -p examples --release --features vulkan --bin train_past_the_budget    # or cuda
 //! ```
 //!
 //! A host budget of 0 leaves no place to spill. Each run is a process of its own, since a device is configured once.

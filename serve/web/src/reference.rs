@@ -39,10 +39,11 @@ const ROUTES: [(&str, &str, &str); 11] = [
 ];
 
 const OF_A_MODEL: &str = "
-A server with a model also has `spillway_device_bytes`, `spillway_host_bytes`, `spillway_disk_bytes`, their limits
-`spillway_device_budget_bytes`, `spillway_host_budget_bytes` and `spillway_disk_budget_bytes`, `spillway_evictions_total`,
-`spillway_restores_total`, `spillway_bytes_out_total`, `spillway_bytes_in_total` and `spillway_stall_seconds_total`: bytes
-held, blocks and bytes spilled and restored, and the time spent waiting for them.
+A server with a model also has `spillway_device_bytes`, `spillway_host_bytes`, `spillway_disk_bytes`, `spillway_kv_bytes`,
+their limits `spillway_device_budget_bytes`, `spillway_host_budget_bytes`, `spillway_disk_budget_bytes` and
+`spillway_kv_budget_bytes`, `spillway_evictions_total`, `spillway_restores_total`, `spillway_bytes_out_total`,
+`spillway_bytes_in_total` and `spillway_stall_seconds_total`: bytes held, those of keys and values by themselves, blocks and
+bytes spilled and restored, and the time spent waiting for them.
 ";
 
 fn page() -> String {
