@@ -31,9 +31,9 @@ impl Sweep {
     }
 
     pub fn rooms(&self) -> Rooms {
-        let loading = if self.pager.loading().is_some() { 10 } else { 0 };
+        // Copies in progress are held, a load ahead among them.
         let left = |room: u64, tier| Limit::bytes(room - self.pager.ledger().held(tier));
-        Rooms { host: left(self.host - loading, HOST), disk: left(self.disk, DISK), page: 1 }
+        Rooms { host: left(self.host, HOST), disk: left(self.disk, DISK), page: 1 }
     }
 
     pub fn operate(&mut self, block: BlockId) {
