@@ -7,9 +7,12 @@ use std::path::PathBuf;
 
 const STEPS: [&str; 4] = ["toy", "gpt-124m", "gpt-1.5b", "gpt-7b"];
 
-/// Further steps: 16,384 tokens, and the optimizer on the host.
-const FURTHER: [&str; 7] = [
+/// Further steps: 16,384 tokens, 32,768 whose micro-batches pass each segment together, and the optimizer on the host.
+const FURTHER: [&str; 10] = [
     "gpt-124m-16k",
+    "gpt-124m-32k",
+    "gpt-1.5b-32k",
+    "gpt-7b-32k",
     "gpt-1.5b-16k",
     "gpt-7b-16k",
     "gpt-7b-host",
