@@ -2,7 +2,6 @@
 
 use std::{
     fs::{File, TryLockError},
-    io::ErrorKind,
     path::Path,
 };
 
@@ -21,20 +20,17 @@ fn unless_locked_elsewhere(
     path: &Path,
     reason: &str,
 ) -> Result<(), Error> {
-    match outcome {
-        Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => {
-            let folder = path.parent().unwrap_or(path).to_owned();
-            Err(Error::Occupied { path: folder, reason: reason.to_owned() })
-        }
-        // File systems without locks hold sets and indexes, too.
-        Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => Ok(()),
-        Err(TryLockError::Error(error)) => Err(Error::write(path)(error)),
+    if durable::is_ours(outcome).map_err(Error::write(path))? {
+        return Ok(());
     }
+    let folder = path.parent().unwrap_or(path).to_owned();
+    Err(Error::Occupied { path: folder, reason: reason.to_owned() })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
+
     use super::*;
 
     #[test]

@@ -4,7 +4,7 @@ pub mod regular;
 
 use std::{
     ffi::OsString,
-    fs::{self, File},
+    fs::{self, File, TryLockError},
     io,
     path::{Path, PathBuf},
 };
@@ -17,6 +17,16 @@ pub fn aside(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(ASIDE);
     name.into()
+}
+
+/// Whether the file of this [`File::try_lock`] is ours, and no other process's. On a file system without locks it is.
+pub fn is_ours(outcome: Result<(), TryLockError>) -> io::Result<bool> {
+    match outcome {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(true),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
 }
 
 /// Replaces `path` with `contents`.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context;
 use burn::tensor::backend::Backend;
 use models::{Completion, Gpt, Lookup, Overflow, Reader, Request, Sampling, Stop, WholeReader, generate_by};
-use tokenizer::{DecodeStream, Tokenizer};
+use tokenizer::{DecodeStream, Message, Role, Tokenizer};
 
 /// Texts per batch. More take memory and save no time.
 pub const TEXTS_AT_ONCE: usize = 32;
@@ -40,6 +40,11 @@ impl Prompt {
     /// A text to continue, by [`opening`].
     pub fn text(tokenizer: &Tokenizer, text: &str) -> anyhow::Result<Self> {
         Ok(Self { ids: opening(tokenizer, text)?, continues: true })
+    }
+
+    /// A conversation that begins with the user's `text`.
+    pub fn question(tokenizer: &Tokenizer, text: &str) -> anyhow::Result<Self> {
+        Ok(Self::conversation(tokenizer.encode_prompt(&[Message::new(Role::User, text)])?))
     }
 
     /// A conversation whose next answer is a text by itself.

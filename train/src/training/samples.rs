@@ -11,7 +11,6 @@ use runs::config::{Config, EvalSection};
 use runs::{Prompt, TEXTS_AT_ONCE, TextGenerator};
 use serde::Serialize;
 use serde_json::json;
-use tokenizer::{Message, Role};
 
 use super::pipeline::spoken_by_stages;
 use super::{Learner, Session, Trainer};
@@ -86,9 +85,7 @@ pub(crate) fn prompts<B: Backend>(
         prompts.push((text.clone(), Prompt::text(speaker.tokenizer, text)?));
     }
     for question in &eval.questions {
-        let message = Message::new(Role::User, question.clone());
-        let ids = speaker.tokenizer.encode_prompt(&[message])?;
-        prompts.push((question.clone(), Prompt::conversation(ids)));
+        prompts.push((question.clone(), Prompt::question(speaker.tokenizer, question)?));
     }
     Ok(prompts)
 }

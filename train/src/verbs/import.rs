@@ -157,9 +157,7 @@ fn described(args: &Args, model: &GptConfig, tokenizer: &Path) -> anyhow::Result
     let mut config = Config::load(name, set)?;
     runs::lora::refuse_without_base(&config)?;
     // Weights leave it open.
-    let compute = config.model.compute;
-    config.model = model.clone();
-    config.model.compute = compute;
+    config.model = GptConfig { compute: config.model.compute, ..model.clone() };
     config.tokenizer.kind = TokenizerKind::File;
     config.tokenizer.path = Some(tokenizer);
     config.train.sequence = Some(config.sequence().min(model.n_positions));

@@ -15,7 +15,6 @@ use runs::Trained;
 use runs::device::{self, Place, Setup, Work};
 use runs::{Prompt, TEXTS_AT_ONCE, TextGenerator};
 use serde_json::json;
-use tokenizer::{Message, Role};
 
 use super::screen::Screen;
 use super::{CheckpointArgs, SamplingArgs};
@@ -73,9 +72,7 @@ impl Work for SampleTexts<'_> {
             prompts.push((Prompt::text(&trained.tokenizer, &text)?, text));
         }
         for question in &args.question {
-            let message = Message::new(Role::User, question.clone());
-            let ids = trained.tokenizer.encode_prompt(&[message])?;
-            prompts.push((Prompt::conversation(ids), question.clone()));
+            prompts.push((Prompt::question(&trained.tokenizer, question)?, question.clone()));
         }
 
         let texts: Vec<&(Prompt, String)> =

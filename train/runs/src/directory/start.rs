@@ -1,7 +1,7 @@
 //! A run's start: locks its directory, writes its configuration last, and undoes its work on failure.
 
 use std::{
-    fs::{self, File, TryLockError},
+    fs::{self, File},
     io,
     path::{Path, PathBuf, absolute},
 };
@@ -117,21 +117,12 @@ impl RunDirectory {
         // Untruncated: a foreign run may have a link of this name.
         let file = File::options().write(true).create(true).truncate(false).open(&path);
         let file = file.with_context(|| format!("making {}", path.display()))?;
-        match file.try_lock() {
-            Ok(()) => Ok(file),
-            Err(TryLockError::WouldBlock) => {
-                let path = self.path.display();
-                Err(BadInput(format!(
-                    "another process is training in {path}; wait for it or choose another --out"
-                ))
-                .into())
-            }
-            // Training works on file systems without locks.
-            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(file),
-            Err(TryLockError::Error(error)) => {
-                Err(error).with_context(|| format!("locking {}", path.display()))
-            }
+        if durable::is_ours(file.try_lock()).with_context(|| format!("locking {}", path.display()))? {
+            return Ok(file);
         }
+        let path = self.path.display();
+        Err(BadInput(format!("another process is training in {path}; wait for it or choose another --out"))
+            .into())
     }
 }
 
