@@ -186,7 +186,7 @@ fn no_bytes_in_a_weights_file_cause_a_panic() {
     });
     let only = prop::option::weighted(0.2, prop::collection::vec(any::<u8>(), 0..200));
     let length = prop::option::weighted(0.1, any::<u64>());
-    proptest!(|(native in any::<bool>(), at in any::<Index>(), removed in 0..24_usize, put in part(), length in length, only in only)| {
+    proptest!(ProptestConfig::with_cases(suite::cases(256)), |(native in any::<bool>(), at in any::<Index>(), removed in 0..24_usize, put in part(), length in length, only in only)| {
         let whole = &wholes[usize::from(!native)];
         let header = u64::from_le_bytes(whole[..8].try_into().expect("eight bytes"));
         // Changes the header: most other bytes are numbers.
@@ -213,7 +213,7 @@ fn no_published_description_causes_a_panic_or_an_invalid_model() {
     let published = ["gpt2", "llama-1.1b"]
         .map(|preset| weights::config_to_hugging_face(&shrunk(preset)).expect("it has a name there"));
     let value = prop::sample::select(VALUES.to_vec());
-    proptest!(|(which in 0..2_usize, key in any::<Index>(), value in value, at in any::<Index>(), removed in 0..24_usize, put in part())| {
+    proptest!(ProptestConfig::with_cases(suite::cases(256)), |(which in 0..2_usize, key in any::<Index>(), value in value, at in any::<Index>(), removed in 0..24_usize, put in part())| {
         let text = published[which].to_string();
         let spliced = changed(text.as_bytes(), at.index(text.len()), removed, &put);
         let mut replaced = published[which].clone();
@@ -232,7 +232,7 @@ fn no_published_description_causes_a_panic_or_an_invalid_model() {
 fn no_shard_index_causes_a_panic() {
     let (_around, directory) = published();
     let index = index_of(&directory.join(WEIGHTS), WEIGHTS);
-    proptest!(|(at in any::<Index>(), removed in 0..40_usize, put in part())| {
+    proptest!(ProptestConfig::with_cases(suite::cases(256)), |(at in any::<Index>(), removed in 0..40_usize, put in part())| {
         let text = changed(index.as_bytes(), at.index(index.len()), removed, &put);
         fs::write(directory.join(INDEX), text).expect("written");
         if let Err(refused) = load(&directory) {

@@ -72,6 +72,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(suite::cases(256)))]
+
         #[test]
         fn text_ends_before_the_first_stop_string_however_it_is_split(
             pieces in proptest::collection::vec("[abä]{0,3}", 0..12),

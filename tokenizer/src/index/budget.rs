@@ -60,6 +60,8 @@ mod tests {
     use super::*;
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(suite::cases(256)))]
+
         #[test]
         fn every_step_fits_the_memory_or_is_refused(
             memory in 0u64..1 << 40, threads in 1usize..128, chunk in prop::option::of(0u64..1 << 32),

@@ -74,6 +74,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(suite::cases(256)))]
+
         #[test]
         fn the_tree_gives_the_minimum_of_any_range(
             length in 1usize..20_000, seed: u32, ends in prop::collection::vec((0.0..1.0, 0.0..1.0), 20)

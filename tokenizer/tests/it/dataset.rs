@@ -247,6 +247,8 @@ fn a_manifest_cannot_name_files_outside_its_folder() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(suite::cases(256)))]
+
     #[test]
     fn skip_equals_repeated_steps(start in 0u64..40, count in 0u64..100) {
         let folder = tempfile::tempdir().expect("a folder");

@@ -142,6 +142,8 @@ fn each_byte_of_byte_fallback_is_a_token_and_control_tokens_have_no_bytes() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(suite::cases(256)))]
+
     #[test]
     fn streamed_text_equals_decoding_all_ids(ids in proptest::collection::vec(0u32..450, 0..60)) {
         let (shown, rest) = streamed(&SMALL, &ids);

@@ -109,6 +109,8 @@ fn every_known_pattern_encodes_as_hugging_face_does() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(suite::cases(256)))]
+
     #[test]
     fn any_bytes_round_trip(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         for tokenizer in [&*SMALL, &Tokenizer::bytes(&[])] {

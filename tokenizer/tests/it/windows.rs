@@ -196,7 +196,7 @@ fn an_empty_mask_is_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(suite::cases(48)))]
 
     #[test]
     fn every_answer_token_counts_in_exactly_one_window(

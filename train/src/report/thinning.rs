@@ -46,6 +46,8 @@ mod tests {
     use super::*;
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(suite::cases(256)))]
+
         #[test]
         fn thinning_keeps_order_ends_and_extremes(values in prop::collection::vec(-1e3..1e3, 1..400), limit in 4_usize..100) {
             let points: Vec<Point> = values.iter().enumerate().map(|(at, value)| (at as f64, *value)).collect();

@@ -153,6 +153,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(suite::cases(256)))]
+
         #[test]
         fn the_fast_path_agrees_with_serde(
             inside in prop::collection::vec(

@@ -79,6 +79,8 @@ fn a_configuration_that_is_a_device_or_too_large_is_refused() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(suite::cases(256)))]
+
     #[test]
     fn no_damaged_configuration_panics(
         at in any::<Index>(),

@@ -161,7 +161,7 @@ fn no_state_however_written_brings_resuming_or_inspecting_down() {
         "[-0-9eE.,:{}\\[\\]\"a-z/]{0,12}",
         prop::sample::select(numbers.map(str::to_owned).to_vec()),
     ];
-    proptest!(|(of in 0..2_usize, at in any::<Index>(), removed in 0..24_usize, put in put)| {
+    proptest!(ProptestConfig::with_cases(suite::cases(256)), |(of in 0..2_usize, at in any::<Index>(), removed in 0..24_usize, put in put)| {
         let whole = &texts[of];
         // Numbers cannot be malformed, only the bytes before them.
         let at = at.index(whole.len().min(400));

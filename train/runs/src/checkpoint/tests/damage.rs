@@ -23,7 +23,7 @@ fn flip(path: &Path, at: usize, bit: u8) {
 fn any_flipped_bit_is_found_and_named() {
     let (_run, checkpoints) = store();
     let saved = save(&checkpoints, 3);
-    proptest!(|(file in 0..FILES.len(), at in any::<Index>(), bit in 0..8_u8)| {
+    proptest!(ProptestConfig::with_cases(suite::cases(256)), |(file in 0..FILES.len(), at in any::<Index>(), bit in 0..8_u8)| {
         let (file, bytes) = FILES[file];
         flip(&saved.path.join(file), at.index(bytes), bit);
         let error = checkpoints.find(Which::Latest).expect_err("it is damaged");
@@ -38,7 +38,7 @@ fn any_flipped_bit_is_found_and_named() {
 fn any_truncation_is_found_and_named() {
     let (_run, checkpoints) = store();
     let saved = save(&checkpoints, 3);
-    proptest!(|(file in 0..FILES.len(), at in any::<Index>())| {
+    proptest!(ProptestConfig::with_cases(suite::cases(256)), |(file in 0..FILES.len(), at in any::<Index>())| {
         let (file, bytes) = FILES[file];
         let (path, left) = (saved.path.join(file), at.index(bytes));
         File::options().write(true).open(&path).and_then(|file| file.set_len(left as u64)).expect("cut");
@@ -159,7 +159,7 @@ fn no_damaged_manifest_panics_or_is_accepted() {
     let saved = save(&checkpoints, 3);
     let path = saved.path.join("manifest.json");
     let whole = fs::read_to_string(&path).expect("text");
-    proptest!(|(at in any::<Index>(), removed in 0..40_usize, put in "[-0-9eE.,:{}\\[\\]\"a-z/]{0,24}")| {
+    proptest!(ProptestConfig::with_cases(suite::cases(256)), |(at in any::<Index>(), removed in 0..40_usize, put in "[-0-9eE.,:{}\\[\\]\"a-z/]{0,24}")| {
         let from = at.index(whole.len());
         let changed = [&whole[..from], &put, &whole[(from + removed).min(whole.len())..]].concat();
         fs::write(&path, &changed).expect("written");
