@@ -38,6 +38,9 @@ const STAND_IN: &str = "SPILLWAY_STAND_IN";
 /// Seeds all random tests; fixed by `.cargo/config.toml`.
 const RANDOM_SEED: &str = "PROPTEST_RNG_SEED";
 
+/// Seeds the moments at which tests of the trainer kill runs and ranks.
+const KILLS_SEED: &str = "TRAIN_KILLS_SEED";
+
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
 #[derive(Args, Default)]
@@ -86,10 +89,9 @@ impl Test {
         let not_run = workspace.target.join("tests-not-run");
         remove(&not_run)?;
         let mut variables = vec![(suite::NOT_RUN, not_run.display().to_string())];
-        if size == Size::Full {
-            let seed = RandomState::new().build_hasher().finish();
-            println!("random tests draw from {RANDOM_SEED}={seed}");
-            variables.push((RANDOM_SEED, seed.to_string()));
+        for (name, seed) in fresh_seeds(size, RandomState::new().build_hasher().finish()) {
+            println!("tests draw from {name}={seed}");
+            variables.push((name, seed));
         }
         // Otherwise tests report that it is missing.
         let installed = stand_in::installation().ok();
@@ -179,6 +181,12 @@ impl Test {
         };
         format!("no test of the {} suite has `{filter}` in its path{hint}", called(size))
     }
+}
+
+/// Smaller suites repeat their cases and kills, so that no change fails by luck.
+fn fresh_seeds(size: Size, seed: u64) -> Vec<(&'static str, String)> {
+    let names: &[&'static str] = if size == Size::Full { &[RANDOM_SEED, KILLS_SEED] } else { &[] };
+    names.iter().map(|name| (*name, seed.to_string())).collect()
 }
 
 fn called(size: Size) -> &'static str {
@@ -330,6 +338,17 @@ mod tests {
         );
         let error = jobs(&["no such test"]).unwrap_err();
         assert!(error.contains("`no such test`") && error.contains("further packages"), "{error}");
+    }
+
+    #[test]
+    fn only_the_full_suite_draws_its_cases_and_kills_afresh() {
+        assert_eq!([Size::Quick, Size::Gate].map(|size| fresh_seeds(size, 7).len()), [0, 0]);
+        let drawn = [RANDOM_SEED, KILLS_SEED].map(|name| (name, "7".to_owned()));
+        assert_eq!(fresh_seeds(Size::Full, 7), drawn);
+        for test in ["kills.rs", "killed_ranks.rs", "survivors.rs"] {
+            let text = fs::read_to_string(workspace::root().join("train/tests/it").join(test)).unwrap();
+            assert!(text.contains(KILLS_SEED), "{test}");
+        }
     }
 
     #[test]

@@ -6,7 +6,9 @@ mod compiled_once;
 mod documents;
 mod invariants;
 mod manifests;
+mod page_limits;
 mod project;
+mod random_tests;
 mod rust_files;
 
 use std::{collections::BTreeMap, fmt, fs, io};
@@ -76,16 +78,19 @@ fn findings() -> Result<Vec<Finding>> {
     findings.extend(documents::errors(&tree));
     findings.extend(documents::chapters(&tree));
     findings.extend(project::all(&tree));
+    findings.extend(random_tests::kept_cases(&tree));
 
     for file in files {
         findings.extend(documents::machine_paths(&file));
         if file.has_extension("rs") {
             findings.extend(rust_files::all(&file));
+            findings.extend(random_tests::numbers_of_cases(&file));
             findings.extend(invariants::foreign_libraries(&file));
             findings.extend(invariants::named_in_head(&file, &tests));
         }
         if file.has_extension("md") {
             findings.extend(documents::links(&file, &tree));
+            findings.extend(page_limits::all(&file));
             findings.extend(documents::features(&file, &members));
         }
         if matches!(file.path, "README.md" | "ARCHITECTURE.md") {

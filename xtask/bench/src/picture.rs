@@ -53,10 +53,7 @@ impl Picture {
             Some(trainer) => trainer,
             None => build(&target)?,
         };
-        let scratch = target.join("picture-scratch");
-        let [limited, unlimited] =
-            [BUDGET, "unlimited"].map(|budget| Run::train(&trainer, budget, &scratch.join(budget)));
-        let drawn = svg(&limited?, &unlimited?)?;
+        let drawn = draw(&trainer, &target.join("picture-scratch"))?;
 
         let path = workspace::root().join(PICTURE);
         if self.check {
@@ -77,6 +74,13 @@ impl Picture {
 fn build(target: &Path) -> Result<PathBuf> {
     Invocation::cargo("build --release --package train").run(workspace::root())?;
     Ok(target.join("release").join(format!("train{EXE_SUFFIX}")))
+}
+
+/// The picture of two runs, which leave their folders in `scratch`.
+fn draw(trainer: &Path, scratch: &Path) -> Result<String> {
+    let [limited, unlimited] =
+        [BUDGET, "unlimited"].map(|budget| Run::train(trainer, budget, &scratch.join(budget)));
+    svg(&limited?, &unlimited?)
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -104,7 +108,9 @@ impl Run {
             .arguments(["run", "--config", "toy", "--device", "cpu", "--out"])
             .arguments([folder.to_string_lossy()])
             .arguments(settings.iter().flat_map(|setting| ["--set", setting]));
-        trainer.run(workspace::root())?;
+        println!("$ {trainer}");
+        // Its summary would run into the lines of a test's program.
+        trainer.output(workspace::root())?;
         let read = |name: &str| {
             let path = folder.join(name);
             fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
@@ -231,5 +237,45 @@ mod tests {
         let step: Vec<_> = (0..2 * PARTS as u64 + 7).map(|n| [n, 1, 0]).collect();
         assert_eq!(parts(&step, 1, |sum, bytes| sum + bytes).iter().sum::<u64>(), step.len() as u64);
         assert_eq!(parts(&step, 0, u64::max).last(), Some(&(step.len() as u64 - 1)));
+    }
+
+    /// Bytes are the same on every processor. Losses are rounded differently: a point may lie two units away, about 0.1
+    /// in the loss.
+    fn is_near(committed: &str, drawn: &str) -> bool {
+        let is_number = |c: char| c.is_ascii_digit() || c == '.';
+        let numbers = |line: &str| -> Vec<f64> {
+            line.split(|c: char| !is_number(c)).filter_map(|number| number.parse().ok()).collect()
+        };
+        let are_near = |one: &str, other: &str| {
+            let (ones, others) = (numbers(one), numbers(other));
+            let near = ones.iter().zip(&others).all(|(one, other)| (one - other).abs() <= 2.0);
+            near && ones.len() == others.len() && one.replace(is_number, "") == other.replace(is_number, "")
+        };
+        let bytes = committed.lines().take_while(|line| !line.contains("Losses of")).count();
+        let mut pairs = committed.lines().zip(drawn.lines()).enumerate();
+        committed.lines().count() == drawn.lines().count()
+            && pairs.all(|(n, (one, other))| one == other || n > bytes && are_near(one, other))
+    }
+
+    #[test]
+    fn a_picture_of_other_bytes_or_distant_losses_is_not_near() {
+        let drawn = |peak: u64, last: f64| svg(&run([6.0, last]), &Run { peak, ..run([6.0, last]) }).unwrap();
+        let committed = drawn(9, 3.0);
+        assert!(is_near(&committed, &committed) && is_near(&committed, &drawn(9, 3.05)));
+        assert!(!is_near(&committed, &drawn(9, 3.5)) && !is_near(&committed, &drawn(10, 3.0)));
+        assert!(!is_near(&committed, &committed.replace("</svg>\n", "")));
+    }
+
+    mod full {
+        use super::*;
+
+        #[test]
+        #[ignore = "full: compiles the trainer and runs it twice"]
+        fn the_committed_picture_is_near_what_two_runs_draw() {
+            let target = Workspace::read().unwrap().target;
+            let drawn = draw(&build(&target).unwrap(), &target.join("picture-test")).unwrap();
+            let committed = fs::read_to_string(workspace::root().join(PICTURE)).unwrap();
+            assert!(is_near(&committed, &drawn), "{PICTURE} is stale, `cargo xtask picture` draws:\n{drawn}");
+        }
     }
 }

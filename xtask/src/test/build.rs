@@ -40,9 +40,7 @@ pub(super) fn binaries(size: Size, packages: &[String]) -> Result<Vec<Binary>> {
             binaries.push(Binary { target: format!("{} with {feature}", binary.target), ..binary });
         }
         burn_22::prepare()?;
-        let manifest = format!("{}/Cargo.toml", burn_22::FOLDER);
-        let nested = Invocation::cargo("test --release --workspace --manifest-path").arguments([manifest]);
-        binaries.extend(compiled(&nested, size)?);
+        binaries.extend(compiled(&burn_22_test(), size)?);
     }
     Ok(binaries)
 }
@@ -96,6 +94,12 @@ pub(super) fn cargo_test(size: Size, packages: &[String]) -> Invocation {
     }
 }
 
+/// The workspace's own profile has the checks of ours.
+fn burn_22_test() -> Invocation {
+    let manifest = format!("{}/Cargo.toml", burn_22::FOLDER);
+    Invocation::cargo("test --profile checked --workspace --manifest-path").arguments([manifest])
+}
+
 fn parse(message: &str, size: Size) -> Result<Option<Binary>> {
     let message: Value = serde_json::from_str(message).context("cargo printed a message that is not JSON")?;
     let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
@@ -122,7 +126,24 @@ fn name_in(identifier: &str, folder: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    #[test]
+    fn the_full_suite_tests_burn_22_with_the_checks_of_its_other_tests() {
+        let nested = "backend-offload/burn-0.22/Cargo.toml";
+        assert_eq!(
+            burn_22_test().to_string(),
+            format!("cargo test --profile checked --workspace --manifest-path {nested}")
+        );
+        let [own, theirs] = ["Cargo.toml", nested].map(|manifest| {
+            let text = fs::read_to_string(workspace::root().join(manifest)).unwrap();
+            let (_, profile) = text.split_once("[profile.checked]\n").unwrap();
+            profile.split("\n\n").next().unwrap().trim_end().to_owned()
+        });
+        assert_eq!(theirs, own);
+    }
 
     #[test]
     fn the_quick_suite_compiles_what_the_first_command_has_and_larger_ones_add_to_it() {

@@ -120,14 +120,16 @@ fn resolve(from: &str, target: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// `[text](target)` and `[label]: target`, outside of code.
+/// `[text](target)`, `[label]: target`, and `src` and `href` of HTML, outside of code.
 fn link_targets(file: &File) -> Vec<(usize, String)> {
     let mut targets = Vec::new();
     for (number, line) in prose(file) {
         let inline = line.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
         let reference = line.trim_start().strip_prefix('[').and_then(|rest| rest.split_once("]: "));
         let reference = reference.and_then(|(_, rest)| rest.split_whitespace().next());
-        let found = inline.chain(reference).map(|target| target.trim_matches(['<', '>']));
+        let attributes = ["src=\"", "href=\""].into_iter().flat_map(|name| line.split(name).skip(1));
+        let html = attributes.filter_map(|rest| rest.split('"').next());
+        let found = inline.chain(reference).chain(html).map(|target| target.trim_matches(['<', '>']));
         targets.extend(found.filter(|target| !target.is_empty()).map(|target| (number, target.to_owned())));
     }
     targets
@@ -248,6 +250,13 @@ mod tests {
             NONE
         );
         assert_eq!(broken_links("README.md", "[a](#run)\n[b](#walk)\n[c](#run-2)"), [2, 3]);
+    }
+
+    #[test]
+    fn sources_and_links_of_html_lead_somewhere() {
+        let text = "<img src=\"docs/LOG.md\"> <a href=\"https://x.y\">b</a> `<img src=\"gone.svg\">`\n\
+                    <a href=\"#walk\"><img alt=\"c\" src=\"docs/none.svg\"></a>\n";
+        assert_eq!(broken_links("README.md", text), [2, 2]);
     }
 
     #[test]

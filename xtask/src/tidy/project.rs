@@ -72,4 +72,20 @@ mod tests {
         let manifest = project.manifest.replace("\"router\"", "\"rooter\"");
         assert!(resolve(&Project { manifest: &manifest, ..project }).is_err());
     }
+
+    mod gate {
+        use super::*;
+
+        #[test]
+        #[ignore = "gate: compiles an example"]
+        fn the_whole_project_prints_finite_losses_and_moves_bytes_out() {
+            let run = Invocation::cargo("run --quiet --release --package examples --bin whole_project");
+            let said = run.output(workspace::root()).unwrap();
+            let loss = |line: &str| line.strip_prefix("step ")?.split_once(": loss ")?.1.parse::<f64>().ok();
+            let losses: Vec<f64> = said.lines().filter_map(loss).collect();
+            assert!(losses.len() == 10 && losses.iter().all(|loss| loss.is_finite()), "{said}");
+            let moved = said.lines().find_map(|line| line.strip_prefix("moved ")).unwrap_or_default().trim();
+            assert!(moved.contains(" out in ") && !moved.starts_with("0 B "), "{said}");
+        }
+    }
 }
