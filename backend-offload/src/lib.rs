@@ -96,7 +96,10 @@ mod disk_memory;
 mod error;
 mod faults;
 #[doc = include_str!("../GUIDE.md")]
-pub mod guide {}
+pub mod guide {
+    #[doc = include_str!("../BUDGETS.md")]
+    pub mod budgets {}
+}
 #[cfg(feature = "router")]
 mod flex;
 #[cfg(feature = "burn")]

@@ -74,6 +74,8 @@ pub struct Stats {
     pub device_refusals: u64,
     /// Host copies in ordinary memory after a refusal of page-locked memory.
     pub pageable_fallbacks: u64,
+    /// Page-locks of host memory, by all devices and for the program's own buffers. Idle memory needs none.
+    pub page_locks: u64,
     /// Autotune samples discarded because blocks moved.
     pub autotune_discards: u64,
     /// Autotune samples without a time: beyond the budget, or always with moves. Such choices are not cached on disk.
@@ -118,6 +120,7 @@ impl Stats {
             trims: self.trims.saturating_sub(earlier.trims),
             device_refusals: self.device_refusals.saturating_sub(earlier.device_refusals),
             pageable_fallbacks: self.pageable_fallbacks.saturating_sub(earlier.pageable_fallbacks),
+            page_locks: self.page_locks.saturating_sub(earlier.page_locks),
             autotune_discards: self.autotune_discards.saturating_sub(earlier.autotune_discards),
             autotune_unmeasured: self.autotune_unmeasured.saturating_sub(earlier.autotune_unmeasured),
             predicted: self.predicted.saturating_sub(earlier.predicted),

@@ -297,6 +297,18 @@ impl<R: InnerRuntime> Copies<R> {
         }
     }
 
+    /// Waits. False if none is under way.
+    pub fn end_oldest_upload(&mut self) -> bool {
+        let oldest = self.back.front().and_then(|oldest| self.copying.get(oldest));
+        let Some(Copying { end, .. }) = oldest else { return false };
+        if let Err(reason) = StreamsOf::<R>::wait(end) {
+            tracing::warn!(target: crate::journal::TARGET, "waiting for an upload: {reason}");
+        }
+        let under_way = self.back.len();
+        self.release_ended();
+        self.back.len() < under_way
+    }
+
     pub fn wait_for_all(&self) {
         for id in self.out.iter().chain(&self.back).chain(&self.read) {
             if let Some(copying) = self.copying.get(id)

@@ -197,10 +197,12 @@ impl<R: InnerRuntime> CubeDevice<R> {
         if self.injector.breaks_copy_out() {
             return Err("injected: the copy failed".to_owned().into());
         }
-        let mut draft = paging.tiers().draft(size as usize).or_else(|_| {
-            self.reclaim_host();
-            paging.tiers().draft(size as usize)
-        })?;
+        let mut draft = paging.tiers().draft(size as usize);
+        // Another device or the program may have taken the room.
+        while draft.is_err() && self.reclaim_upload() {
+            draft = paging.tiers().draft(size as usize);
+        }
+        let mut draft = draft?;
         if let Some(index) = self.copies_in_parallel(stream) {
             let buffer = (&device, stream, index);
             let last = last_use.filter(|_| arriving.is_none());
@@ -337,6 +339,17 @@ impl<R: InnerRuntime> Device for CubeDevice<R> {
             self.release_uploads(stream);
         }
         self.copies.release_ended();
+    }
+
+    fn reclaim_upload(&mut self) -> bool {
+        if self.copies.end_oldest_upload() {
+            return true;
+        }
+        let is_queued = self.streams.uploading().next().is_some();
+        if is_queued {
+            self.release_ended();
+        }
+        is_queued
     }
 
     fn reclaim_host(&mut self) {

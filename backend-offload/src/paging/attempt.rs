@@ -146,15 +146,23 @@ impl<'a, D: Device> Attempt<'a, D> {
             match self.take_step() {
                 Ok(false) => {}
                 Ok(true) => return Ok(()),
-                Err(Halt::Stop(Stop::Shortage(Shortage::TierFull { .. })))
-                    if self.uploads != Uploads::All || self.paging.cancel_ahead() =>
-                {
-                    self.uploads = Uploads::All;
-                    self.device.reclaim_host();
-                }
+                Err(Halt::Stop(Stop::Shortage(Shortage::TierFull { .. }))) if self.reclaims_host() => {}
                 Err(halt) => return Err(self.error(halt)),
             }
         }
+    }
+
+    /// One upload's memory may suffice. Other copies fill memory that can spill after their end.
+    fn reclaims_host(&mut self) -> bool {
+        if self.device.reclaim_upload() {
+            return true;
+        }
+        let may_help = self.uploads != Uploads::All || self.paging.cancel_ahead();
+        if may_help {
+            self.uploads = Uploads::All;
+            self.device.reclaim_host();
+        }
+        may_help
     }
 
     /// True if the operation is ready.

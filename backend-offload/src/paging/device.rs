@@ -80,7 +80,12 @@ pub trait Device {
     /// Releases host memory of finished uploads, without waiting.
     fn release_ended(&mut self) {}
 
-    /// Waits for all uploads and releases their host memory.
+    /// Waits for the oldest upload and releases its host memory. False if none is under way.
+    fn reclaim_upload(&mut self) -> bool {
+        false
+    }
+
+    /// Waits for all copies and releases host memory of uploads.
     fn reclaim_host(&mut self) {}
 
     /// Whether transfers may start ahead.

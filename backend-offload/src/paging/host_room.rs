@@ -54,10 +54,19 @@ impl Paging {
             return Ok(Some(draft));
         }
 
-        // Dropped tensors and finished uploads come first.
+        // Dropped tensors come first, then uploads.
+        self.sweep(device);
+        loop {
+            if let Ok(draft) = self.tiers.draft(len) {
+                return Ok(Some(draft));
+            }
+            if !device.reclaim_upload() {
+                break;
+            }
+        }
+
         device.reclaim_host();
         self.cancel_ahead();
-        self.sweep(device);
         let operation = || "making room on the host".to_owned();
         let steps = |pager: &Pager, rooms| pager.steps_to_host_room(len as u64, rooms);
         match self.carry_out_all(device, &operation, steps) {

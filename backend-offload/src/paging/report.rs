@@ -75,6 +75,7 @@ impl Paging {
             brought_ahead: counters.ahead.brought_ahead,
             brought_in_vain: counters.ahead.brought_in_vain,
             pageable_fallbacks: host.pageable_fallbacks,
+            page_locks: host.page_locks,
             ..Stats::default()
         }
     }

@@ -17,6 +17,7 @@ pub(super) struct Books {
     shelves: Shelves,
     peaks: Peaks,
     pageable_fallbacks: u64,
+    page_locks: u64,
 }
 
 /// Of one direction: the link uses one while a thread copies the other.
@@ -44,6 +45,7 @@ pub(crate) struct HostUsage {
     pub reserved: u64,
     pub reserved_peak: u64,
     pub pageable_fallbacks: u64,
+    pub page_locks: u64,
 }
 
 /// The bytes are already counted.
@@ -64,6 +66,7 @@ impl Books {
             shelves: Shelves::default(),
             peaks: Peaks::default(),
             pageable_fallbacks: 0,
+            page_locks: 0,
         }
     }
 
@@ -88,6 +91,7 @@ impl Books {
             reserved: self.reserved(),
             reserved_peak: self.peaks.reserved,
             pageable_fallbacks: self.pageable_fallbacks,
+            page_locks: self.page_locks,
         }
     }
 
@@ -115,6 +119,7 @@ impl Books {
         let pinned = wants_pinned && self.may_pin(self.pinned, bytes);
         self.shelves.note_request(len, pinned);
         self.pinned += if pinned { bytes } else { 0 };
+        self.page_locks += u64::from(pinned);
         self.pageable_fallbacks += u64::from(wants_pinned && !pinned);
         self.in_use += bytes;
         if !pinned {
@@ -162,6 +167,7 @@ impl Books {
             self.note_peaks();
             self.staging += bytes;
             self.in_use += bytes;
+            self.page_locks += 1;
             self.peaks.reserved = self.peaks.reserved.max(self.reserved());
         }
         granted
@@ -170,6 +176,7 @@ impl Books {
     #[cfg(feature = "cuda")]
     pub(super) fn refuse_staging(&mut self, bytes: u64) {
         self.refused_pinned = self.refused_pinned.min(self.pinned + self.staging);
+        self.page_locks -= 1;
         self.return_staging(bytes);
     }
 
@@ -194,6 +201,7 @@ impl Books {
     pub(super) fn unpin(&mut self, len: usize, freed: &mut Vec<Slab>) -> bool {
         self.refused_pinned = self.refused_pinned.min(self.pinned + self.staging);
         self.pinned -= len as u64;
+        self.page_locks -= 1;
         self.pageable_fallbacks += 1;
         freed.extend(self.trim_to_peak());
         self.pageable_fallbacks == 1

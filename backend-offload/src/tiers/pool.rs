@@ -335,6 +335,16 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_serves_again_is_locked_once_and_a_refused_lock_does_not_count() {
+        let pool = HostPool::new(HUNDRED, HUNDRED);
+        for len in [30, 30, 20] {
+            drop(pool.draft(len, SlabSource::Pinned(locked)).expect("there is room"));
+        }
+        drop(pool.draft(10, SlabSource::Pinned(|_, _| None)).expect("ordinary memory serves"));
+        assert_eq!(pool.usage().page_locks, 2);
+    }
+
+    #[test]
     fn page_locked_memory_has_a_limit_of_its_own_and_ordinary_memory_serves_beyond() {
         let pool = HostPool::new(HUNDRED, Limit::bytes(40));
         let draft = |len| pool.draft(len, SlabSource::Pinned(locked)).map(Draft::seal);

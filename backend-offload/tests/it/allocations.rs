@@ -1,4 +1,4 @@
-//! Counts the process's small allocations and allocated bytes.
+//! Counts the process's allocations and allocated bytes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -11,12 +11,18 @@ static COUNTING: Counting = Counting;
 /// Excludes wgpu's lists per command encoder, whose size depends on unrelated buffers.
 pub const SMALL: usize = 128;
 
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+static SMALL_ONES: AtomicU64 = AtomicU64::new(0);
+
+static LARGER_ONES: AtomicU64 = AtomicU64::new(0);
 
 static BYTES: AtomicI64 = AtomicI64::new(0);
 
 pub fn small_so_far() -> u64 {
-    ALLOCATIONS.load(Ordering::Relaxed)
+    SMALL_ONES.load(Ordering::Relaxed)
+}
+
+pub fn so_far() -> u64 {
+    small_so_far() + LARGER_ONES.load(Ordering::Relaxed)
 }
 
 pub fn live_bytes() -> i64 {
@@ -25,9 +31,8 @@ pub fn live_bytes() -> i64 {
 
 fn note(size: usize) {
     BYTES.fetch_add(size as i64, Ordering::Relaxed);
-    if size <= SMALL {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-    }
+    let count = if size <= SMALL { &SMALL_ONES } else { &LARGER_ONES };
+    count.fetch_add(1, Ordering::Relaxed);
 }
 
 // SAFETY: every call goes to the system's allocator unchanged.

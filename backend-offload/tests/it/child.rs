@@ -125,7 +125,8 @@ impl Child {
     /// Whether it trains a program in a folder where autotune has chosen no kernel.
     #[cfg(feature = "cuda")]
     pub fn is_untuned(&self) -> bool {
-        let trains = ["cube/train plain", "cube/train", "cube/faults"].contains(&self.scenario);
+        let trains = ["cube/train plain", "cube/train", "cube/faults", "cube/stored model"];
+        let trains = trains.contains(&self.scenario);
         let hastens = self.environment.iter().any(|(name, _)| *name == HASTE);
         trains && !hastens && self.directory.as_ref().is_some_and(|folder| !folder.join("autotune").exists())
     }

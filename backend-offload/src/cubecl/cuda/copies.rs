@@ -138,6 +138,11 @@ impl CopyStreams<Server> for CudaCopies {
     fn watch(&mut self, server: &mut Server, index: usize, begin: &mut dyn FnMut(&mut Server)) {
         if let Some(handle) = self.handles.begun(server, begin) {
             self.owners.insert(index, Stream(std::ptr::with_exposed_provenance_mut(handle as usize)));
+        } else {
+            tracing::warn!(
+                target: crate::journal::TARGET,
+                "stream {index} of the runtime was not found: copies of its tensors do not overlap with its work"
+            );
         }
     }
 

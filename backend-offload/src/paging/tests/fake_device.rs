@@ -6,6 +6,7 @@
 use crate::paging::{Device, MoveFailure, Paging, Progress, Transfer};
 use crate::tiers::{Draft, Lease};
 use pager::{BlockId, Outcome, Token};
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +52,8 @@ pub(super) struct FakeDevice {
     pub flights: Vec<Flight>,
     pub ended: Vec<(Token, Result<(), MoveFailure>)>,
     pub operands: Vec<BlockId>,
+    /// Uploads that hold host memory after their move, oldest first, if they do.
+    pub uploads: Option<VecDeque<Lease>>,
     takes_time: bool,
     chance: u64,
     pub refusals: u8,
@@ -75,6 +78,7 @@ impl FakeDevice {
             flights: Vec::new(),
             ended: Vec::new(),
             operands: Vec::new(),
+            uploads: None,
             takes_time,
             chance: 1,
             refusals: 0,
@@ -246,6 +250,7 @@ impl Device for FakeDevice {
             Transfer::Evict { block, copies } => device.evict(paging, token, block, copies),
             Transfer::Bring { block } => {
                 let lease = paging.tiers.verified(block)?;
+                device.uploads.iter_mut().for_each(|uploads| uploads.push_back(lease.clone()));
                 device.take_off(token, block, Cargo::In(lease))
             }
         })
@@ -301,6 +306,14 @@ impl Device for FakeDevice {
     }
 
     fn trim(&mut self) {}
+
+    fn reclaim_upload(&mut self) -> bool {
+        self.uploads.as_mut().and_then(VecDeque::pop_front).is_some()
+    }
+
+    fn reclaim_host(&mut self) {
+        self.uploads.iter_mut().for_each(VecDeque::clear);
+    }
 
     fn may_prefetch(&self) -> bool {
         true

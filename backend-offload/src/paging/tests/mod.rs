@@ -3,5 +3,6 @@
 mod failures;
 mod fake_adapter;
 mod fake_device;
+mod host_room;
 mod property;
 mod watching;

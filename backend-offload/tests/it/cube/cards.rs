@@ -269,11 +269,16 @@ fn products_of_tensor_cores_asynchronous_copies_and_tensor_maps_agree_with_f64()
     assert!(ran(&hopper, &["mma", "ldmatrix", "tensor load"]), "{hopper}");
 }
 
+const SIDE: usize = 64;
+
+/// Smaller than the smallest managed block by default.
+const OPERAND_BYTES: usize = SIDE * SIDE * 2;
+
 fn resident_products<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);
     let client = OffloadRuntime::<T::Runtime>::client(&device);
-    let [a, b] = [1, 2].map(|seed| Matrix::random(&client, Number::F16, [64, 64], seed));
+    let [a, b] = [1, 2].map(|seed| Matrix::random(&client, Number::F16, [SIDE, SIDE], seed));
     let strategy = strategy("SimpleTmaMma");
     for _ in 0..parameters.value("products") {
         multiply(&client, &strategy, Number::F16, [&a, &b]).expect("maps are offered");
@@ -289,7 +294,9 @@ fn resident_products_with_tensor_maps_wait_for_nothing_and_move_nothing() {
     let Some(machine) = Machine::eager(test) else { return };
     let [few, many] = [4, 104].map(|products| {
         let child = machine.child("cube/resident products").with("products", products);
-        let (report, stand_in) = run_and_report(on_card(child, 90));
+        let (report, stand_in) = run_and_report(on_card(child.with("smallest", OPERAND_BYTES), 90));
+        let managed = report.number("device in use");
+        assert!(managed >= 2 * OPERAND_BYTES as u64, "{managed} bytes are managed, of two operands");
         assert_eq!(report.number("bytes out") + report.number("bytes in"), 0);
         assert_eq!(stand_in["findings"].to_string(), "{}");
         stand_in
@@ -359,6 +366,12 @@ mod gate {
         assert_eq!(tight.text("fingerprint"), whole.text("fingerprint"));
         assert_eq!(tight.number("bytes out"), 0, "{tight:?}");
         assert!(tight.number("clean drops") >= 4 * ROUNDS, "{tight:?}");
+    }
+
+    #[test]
+    #[ignore = "gate: compiles some hundred kernels"]
+    fn an_mlp_trains_to_plain_bits_at_9_0() {
+        trains_to_plain_bits(90, "mlp");
     }
 }
 

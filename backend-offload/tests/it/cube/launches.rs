@@ -163,23 +163,24 @@ const LAUNCHES: u64 = 200;
 
 fn counted_allocations<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
-    let count = if parameters.text("backend") == "plain" {
+    let [small, all] = if parameters.text("backend") == "plain" {
         launch_allocations::<Plain<T>>(&device)
     } else {
         install::<T>(parameters, &device);
-        let count = launch_allocations::<Spilling<T>>(&device);
+        let counts = launch_allocations::<Spilling<T>>(&device);
         let stats = stats::<Plain<T>>(&device);
         assert_eq!(
             stats.restores > 0,
             parameters.find("budget").is_some(),
             "operands are clean under a budget"
         );
-        count
+        counts
     };
-    Facts::default().with("allocations", count)
+    Facts::default().with("small allocations", small).with("allocations", all)
 }
 
-fn launch_allocations<B: Backend>(device: &B::Device) -> u64 {
+/// Small ones, and all.
+fn launch_allocations<B: Backend>(device: &B::Device) -> [u64; 2] {
     let step = Tensor::<B, 2>::ones([512, 512], device);
     let others: Vec<_> = (0..4).map(|n| Tensor::<B, 2>::full([512, 512], n, device) * 2.0).collect();
     B::sync(device).expect("the kernels run");
@@ -199,22 +200,32 @@ fn launch_allocations<B: Backend>(device: &B::Device) -> u64 {
         };
 
         launches(50);
-        let before = allocations::small_so_far();
+        let so_far = || [allocations::small_so_far(), allocations::so_far()];
+        let before = so_far();
         launches(LAUNCHES);
-        let made = allocations::small_so_far() - before;
+        let [small, all] = so_far();
         drop(bystanders);
-        made
+        [small - before[0], all - before[1]]
     })
 }
 
 fn a_resident_launch_allocates_hardly_more_than_on_the_plain_runtime(machine: &Machine) {
     let child = |backend: &str| machine.child("cube/allocations").with("backend", backend);
-    let plain = machine.run(child("plain")).number("allocations");
+    let plain = machine.run(child("plain"));
+    // Half an allocation per launch above what was measured; rewriting operands would add six. wgpu's larger lists
+    // depend on unrelated buffers.
+    let (sizes, tenths) = if machine.is_vulkan() {
+        (&["small allocations"][..], 38)
+    } else {
+        (&["small allocations", "allocations"][..], 35)
+    };
     for spilling in [child("spilling"), child("spilling").with("budget", "4MiB").with("bindings", 3)] {
-        let ours = machine.run(spilling).number("allocations");
-        println!("{LAUNCHES} launches: {plain} small allocations on the plain runtime, {ours} here");
-        // Each launch adds about three; rewriting operands would add six.
-        assert!(ours <= plain + 5 * LAUNCHES, "{plain} on the plain runtime, {ours} here");
+        let ours = machine.run(spilling);
+        for name in sizes {
+            let (plain, ours) = (plain.number(name), ours.number(name));
+            println!("{LAUNCHES} launches: {plain} {name} on the plain runtime, {ours} here");
+            assert!(ours <= plain + LAUNCHES * tenths / 10, "{name}: plain {plain}, ours {ours}");
+        }
     }
 }
 

@@ -13,6 +13,8 @@ mod faults;
 mod hidden;
 mod integers;
 mod launches;
+#[cfg(feature = "cuda")]
+mod loaded;
 mod machine;
 mod memory;
 mod new_weights;
@@ -108,6 +110,8 @@ pub fn scenarios() -> Vec<Scenario> {
     [
         #[cfg(feature = "cuda")]
         cards::scenarios(),
+        #[cfg(feature = "cuda")]
+        loaded::scenarios(),
         #[cfg(feature = "cuda")]
         plain::scenarios(),
         #[cfg(feature = "cuda")]
@@ -215,6 +219,8 @@ fn counted<T: Target>(device: &T::Device, report: Facts) -> Facts {
         .with("allocations", all.allocations)
         .with("largest launch", all.largest_launch)
         .with("over budget", all.over_budget)
+        .with("trims", all.trims)
+        .with("page locks", all.page_locks)
         .with("failures", all.failures)
         .with("autotune discards", all.autotune_discards)
         .with("autotune unmeasured", all.autotune_unmeasured)

@@ -2,7 +2,7 @@
 
 use super::Machine;
 use crate::child::{Child, Report};
-use crate::stand_in::run_and_report;
+use crate::stand_in::{Schedules, run_and_report};
 
 fn transformer(machine: &Machine) -> Child {
     let child = machine.child("cube/train").with("program", "transformer").with("steps", 6);
@@ -32,6 +32,28 @@ mod gate {
         println!("{overlapped} ms, in line {serial} ms");
         assert!(beside.number("brought ahead") > 0 && in_line.number("brought ahead") == 0);
         assert!(overlapped < 0.9 * serial, "{overlapped} ms, in line {serial} ms");
+    }
+
+    #[test]
+    #[ignore = "gate: trains three times in each order"]
+    fn addresses_that_serve_again_at_once_and_memory_in_granules_change_no_bit() {
+        let test = "addresses_that_serve_again_at_once_and_memory_in_granules_change_no_bit";
+        for machine in Machine::stand_in(test, Schedules::Every) {
+            let train = |scenario| machine.child(scenario).with("program", "mlp").with("steps", 6);
+            let plain = machine.run(train("cube/train plain"));
+            let spilling = || {
+                let child = train("cube/train").with("plain fusion", true);
+                child.environment("STAND_IN_REUSE", 1).environment("STAND_IN_GRANULE", "2M")
+            };
+            let unlimited = machine.run(spilling());
+            let (peak, largest) = (unlimited.number("device peak"), unlimited.number("largest launch"));
+            let budget = (peak / 2).max(largest + largest / 20);
+            let tight = machine.run(spilling().with("budget", budget));
+            assert!(tight.number("evictions") > 0 && tight.number("brought ahead") > 0, "{tight:?}");
+            for report in [&unlimited, &tight] {
+                assert_eq!(report.text("fingerprint"), plain.text("fingerprint"), "{machine:?}");
+            }
+        }
     }
 }
 
