@@ -22,7 +22,7 @@ use crate::kernels::Kernels;
 use crate::layers::Norm;
 use crate::loss::{LossOptions, Targets};
 use crate::on_demand::OnDemand;
-use crate::precision::Compute;
+use crate::precision::{Compute, InputForm};
 use crate::rotary::{PassAngles, PositionIds, Rotary};
 use crate::rows::RowsOnDemand;
 
@@ -88,9 +88,9 @@ pub struct PassOptions {
     pub z_loss: f64,
     /// See [`LossOptions::divisor`].
     pub divisor: Option<f64>,
-    /// Keeps recomputed segments' inputs in 8-bit tiles, a quarter of the bytes. Inputs are off by up to 1/254 of a
-    /// tile's largest number: gradients move, the loss does not.
-    pub inputs_in_tiles: bool,
+    /// Form of recomputed segments' kept inputs. In [`InputForm::Bf16`] a number is off by up to 1/256 of itself, in
+    /// [`InputForm::Int8`] by up to 1/254 of the largest of its tile.
+    pub kept_inputs: InputForm,
 }
 
 impl<B: Backend> Gpt<B> {

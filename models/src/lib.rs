@@ -96,7 +96,7 @@ pub use norm::NormKind;
 pub use on_demand::OnDemand;
 pub use packed::{BaseForm, Packed};
 pub use parameters::{ParameterInfo, Part};
-pub use precision::Compute;
+pub use precision::{Compute, InputForm};
 pub use reader::{Reader, WholeReader};
 pub use rotary::{RopeScaling, Rotary};
 pub use sample::{Sampling, SamplingError};

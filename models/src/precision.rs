@@ -1,4 +1,4 @@
-//! Mixed precision: matrix products in a narrow type, the rest in the parameters' own.
+//! Mixed precision: matrix products and kept inputs in a narrow type, the rest in the parameters' own.
 //!
 //! Burn has no autocast. Both factors are cast where they meet; gradients are wide. [`Compute::F32`] records no cast:
 //! bits are the plain path's, and f64 models stay f64.
@@ -48,4 +48,17 @@ impl Compute {
             Self::Bf16 | Self::F16 => product.cast(FloatDType::F32),
         }
     }
+}
+
+/// Form of recomputed segments' kept inputs. A narrow one moves gradients, not the loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum InputForm {
+    /// The type they are computed in.
+    #[default]
+    Computed,
+    /// Two bytes a number.
+    Bf16,
+    /// 8-bit integers and an f32 scale per 128.
+    Int8,
 }

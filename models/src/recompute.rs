@@ -30,6 +30,7 @@ use burn::tensor::{
 use crate::gpt::{Batch, Gpt, PassOptions};
 use crate::input::Input;
 use crate::kernels::{Lean, Plain};
+use crate::precision::InputForm;
 use crate::rows;
 use crate::tiles::{Code, Rounding, Tiles};
 
@@ -143,7 +144,7 @@ fn forward<I: Backend, C: CheckpointStrategy>(
         for pass in &mut passes {
             let input = pass.take_stream();
             if segment.start > 0 && segment.end > frozen {
-                pass.kept.push(SegmentInput::new(input.clone(), pass.options.inputs_in_tiles));
+                pass.kept.push(SegmentInput::new(input.clone(), pass.options.kept_inputs));
             }
             pass.stream = Some(part.run_blocks(0..segment.len(), input, pass.options.dropout, &kernels));
         }
@@ -232,24 +233,29 @@ pub fn loss_and_gradients<I: Backend, C: CheckpointStrategy>(
     (loss, all)
 }
 
+/// A kept input. Its form rounds it under any budget, whether it spills or not.
 pub(crate) enum SegmentInput<I: Backend> {
     Exact(Tensor<I, 3>),
+    Narrow { input: Tensor<I, 3>, kind: DType },
     InTiles { tiles: Tiles<I>, shape: Shape, kind: DType },
 }
 
 impl<I: Backend> SegmentInput<I> {
-    pub(crate) fn new(input: Tensor<I, 3>, in_tiles: bool) -> Self {
-        if !in_tiles {
-            return Self::Exact(input);
-        }
+    pub(crate) fn new(input: Tensor<I, 3>, form: InputForm) -> Self {
         let (shape, kind) = (input.shape(), input.dtype());
-        Self::InTiles { tiles: Tiles::encode(input, Rounding::Nearest), shape, kind }
+        match form {
+            InputForm::Computed => Self::Exact(input),
+            InputForm::Bf16 => Self::Narrow { input: input.cast(DType::BF16), kind },
+            InputForm::Int8 => Self::InTiles { tiles: Tiles::encode(input, Rounding::Nearest), shape, kind },
+        }
     }
 
     pub(crate) fn bytes(&self) -> u64 {
         let size = |numbers: usize, kind: DType| (numbers * kind.size()) as u64;
         match self {
-            Self::Exact(input) => size(input.shape().num_elements(), input.dtype()),
+            Self::Exact(input) | Self::Narrow { input, .. } => {
+                size(input.shape().num_elements(), input.dtype())
+            }
             Self::InTiles { tiles, .. } => {
                 let Tiles { codes, scales } = tiles;
                 size(codes.shape().num_elements(), codes.dtype())
@@ -261,6 +267,7 @@ impl<I: Backend> SegmentInput<I> {
     fn restore(self) -> Tensor<I, 3> {
         match self {
             Self::Exact(input) => input,
+            Self::Narrow { input, kind } => input.cast(kind),
             Self::InTiles { tiles, shape, kind } => tiles.decode(Code::Int8, shape, kind),
         }
     }

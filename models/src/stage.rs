@@ -17,6 +17,7 @@ use crate::gpt::{Batch, Gpt, PassOptions};
 use crate::input::Input;
 use crate::kernels::{Lean, Plain};
 use crate::parameters::Part;
+use crate::precision::InputForm;
 use crate::recompute::{BatchPass, SegmentInput, segments};
 use crate::rows;
 
@@ -109,8 +110,8 @@ impl<I: Backend> StagePass<I> {
             let part = model.part(segment.clone()).valid();
             if segment.start > 0 || !stage.begins {
                 // One process embeds again.
-                let in_tiles = pass.options.inputs_in_tiles && segment.start > 0;
-                pass.kept.push(SegmentInput::new(stream.clone(), in_tiles));
+                let form = if segment.start > 0 { pass.options.kept_inputs } else { InputForm::Computed };
+                pass.kept.push(SegmentInput::new(stream.clone(), form));
             }
             stream = part.run_blocks(0..segment.len(), stream, dropout, &kernels);
         }

@@ -4,7 +4,8 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use models::dropout::DropoutKey;
-use models::{Batch, Chunks, Compute, Gpt, GptConfig, Lean, PassOptions, recompute};
+use models::tiles::TILE;
+use models::{Batch, Chunks, Compute, Gpt, GptConfig, InputForm, Lean, PassOptions, recompute};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
@@ -40,23 +41,36 @@ fn recomputed_gradients_equal_those_of_the_whole_tape() {
 }
 
 #[test]
-fn inputs_kept_in_eight_bits_change_no_loss_and_gradients_a_little() {
+fn narrow_kept_inputs_change_no_loss_and_gradients_a_little() {
     if !is_alone() {
         return;
     }
     for config in [shrunk("gpt2"), GptConfig { compute: Compute::Bf16, ..shrunk("llama-3-8b") }] {
         let model = model(&config);
-        let [exact, in_tiles] = [false, true].map(|inputs_in_tiles| {
-            let options = PassOptions { inputs_in_tiles, ..PassOptions::default() };
-            let (loss, grads) =
-                recompute::loss_and_gradients(&model, batch(&config, 2, 11), &options, KERNELS, 1);
-            (numbers(&loss), grads)
-        });
-        assert_eq!(in_tiles.0, exact.0);
-        assert_gradients_agree(&model, &in_tiles.1, &exact.1, 0.02);
-        let first = model.blocks[0].mlp.up.weight.id;
-        let of = |grads: &GradientsParams| numbers(&grads.get::<Cpu, 2>(first).expect("a gradient"));
-        assert_ne!(of(&in_tiles.1), of(&exact.1), "nothing was rounded");
+        let swept = |kept_inputs| {
+            let group = vec![(batch(&config, 2, 11), PassOptions { kept_inputs, ..PassOptions::default() })];
+            let mut all = GradientsParams::new();
+            let collect = |model: Gpt<Tape>, _: usize, mut ready: GradientsParams| {
+                model.visit(&mut Collect { from: &mut ready, to: &mut all });
+                model
+            };
+            let swept = recompute::sweep_together(model.clone(), group, KERNELS, 1, |_| {}, collect);
+            (numbers(&swept.losses[0]), swept.kept_bytes, all)
+        };
+
+        // Inputs of all blocks but the first.
+        let kept = (config.n_layer - 1) * 2 * 11 * config.n_embd;
+        let tiles = (2 * 11 * config.n_embd).div_ceil(TILE) * (config.n_layer - 1);
+        let exact = swept(InputForm::Computed);
+        assert_eq!(exact.1, 4 * kept as u64);
+        for (form, bytes) in [(InputForm::Bf16, 2 * kept), (InputForm::Int8, tiles * (TILE + 4))] {
+            let (loss, kept, gradients) = swept(form);
+            assert_eq!((loss, kept), (exact.0.clone(), bytes as u64), "{form:?}");
+            assert_gradients_agree(&model, &gradients, &exact.2, 0.02);
+            let first = model.blocks[0].mlp.up.weight.id;
+            let of = |grads: &GradientsParams| numbers(&grads.get::<Cpu, 2>(first).expect("a gradient"));
+            assert_ne!(of(&gradients), of(&exact.2), "{form:?}: nothing was rounded");
+        }
     }
 }
 

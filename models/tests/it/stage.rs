@@ -5,7 +5,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use models::dropout::DropoutKey;
 use models::stage::{Stage, StagePass};
-use models::{Batch, Chunks, Gpt, GptConfig, Lean, PassOptions, Plain, recompute};
+use models::{Batch, Chunks, Gpt, GptConfig, InputForm, Lean, PassOptions, Plain, recompute};
 
 use crate::alone::is_alone;
 use crate::fixtures::{Cpu, Tape, batch, model, named_values, numbers, shrunk};
@@ -54,11 +54,15 @@ fn stages_have_the_bits_of_the_whole_network() {
         return;
     }
     let key = DropoutKey { seed: 1, step: 2, micro_batch: 3 };
-    for (preset, inputs_in_tiles) in [("gpt2", false), ("llama-1.1b", true), ("gpt2", true)] {
+    for (preset, kept_inputs) in [
+        ("gpt2", InputForm::Computed),
+        ("llama-1.1b", InputForm::Int8),
+        ("gpt2", InputForm::Int8),
+        ("llama-1.1b", InputForm::Bf16),
+    ] {
         let config = GptConfig { embd_pdrop: 0.2, resid_pdrop: 0.2, n_layer: 3, ..shrunk(preset) };
         let model = model(&config);
-        let options =
-            PassOptions { dropout: Some(key), z_loss: 1e-3, inputs_in_tiles, ..PassOptions::default() };
+        let options = PassOptions { dropout: Some(key), z_loss: 1e-3, kept_inputs, ..PassOptions::default() };
         let whole: Batch<Cpu> = batch(&config, 2, 11);
         let (loss, expected) = recompute::loss_and_gradients(&model, whole, &options, Lean(CHUNKS), 1);
         let expected = named_values(&model, Some(&expected));

@@ -7,10 +7,13 @@ use std::sync::Arc;
 
 use backend_offload::Managed;
 use burn::module::ParamId;
-use burn::tensor::{DType, Shape, Tensor, backend::Backend};
+use burn::tensor::{
+    DType, Shape, Tensor,
+    backend::{Backend, DTypeUsage},
+};
 use host_optim::{Code, HostOptimError, HostState, Incoming, TileTensors, Update, decoded_by_kernel};
 use models::tiles::{self, Rounding, Tiles};
-use models::{BaseForm, Compute, OnDemand, random};
+use models::{BaseForm, Compute, InputForm, OnDemand, random};
 use runs::BadInput;
 use runs::config::{Config, CrossingKind, StreamKind};
 
@@ -51,9 +54,20 @@ impl Crossing {
     }
 }
 
-/// Refuses 8-bit settings on a device without 8-bit integers.
-pub(crate) fn check_eight_bits<I: Backend>(config: &Config, device: &I::Device) -> Result<(), BadInput> {
-    check_bytes(config, I::supports_dtype(device, DType::I8))
+/// Refuses formats that the device cannot store.
+pub(crate) fn check_formats<I: Backend>(config: &Config, device: &I::Device) -> Result<(), BadInput> {
+    check_bytes(config, I::supports_dtype(device, DType::I8))?;
+    check_bf16(config, I::dtype_usage(device, DType::BF16).contains(DTypeUsage::Storage))
+}
+
+fn check_bf16(config: &Config, device_has_it: bool) -> Result<(), BadInput> {
+    if device_has_it || config.memory.activations != InputForm::Bf16 {
+        return Ok(());
+    }
+    Err(BadInput(
+        "`memory.activations` = \"bf16\" needs a device that stores bf16, and this one does not; set it to \"computed\""
+            .to_owned(),
+    ))
 }
 
 fn check_bytes(config: &Config, device_has_them: bool) -> Result<(), BadInput> {
@@ -61,7 +75,7 @@ fn check_bytes(config: &Config, device_has_them: bool) -> Result<(), BadInput> {
     let used = [
         ("memory.stream", memory.stream != StreamKind::Computed),
         ("memory.gradients", memory.gradients != CrossingKind::Computed),
-        ("memory.activations", memory.activations != CrossingKind::Computed),
+        ("memory.activations", memory.activations == InputForm::Int8),
         ("memory.base", matches!(memory.base, BaseForm::Int8 | BaseForm::Nf4)),
     ];
     match used.iter().find(|(_, used)| *used) {
@@ -171,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_bits_are_refused_on_a_device_without_bytes() {
+    fn formats_are_refused_on_a_device_that_cannot_store_them() {
         let text = r#"{"model": {"n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 4, "vocab_size": 264},
             "tokenizer": {"kind": "bytes"}, "memory": {"optimizer": "host"}, "train": {"recompute": 1}}"#;
         let config = |set: &[String]| Config::from_text(text, "a tiny run", set).expect("valid");
@@ -180,9 +194,18 @@ mod tests {
             let refused = check_bytes(&eight, false).expect_err("it has none").to_string();
             assert!(refused.contains(&format!("`{key}` in eight bits")), "{refused}");
             assert!(check_bytes(&eight, true).is_ok());
-            assert!(check_eight_bits::<B>(&eight, &FlexDevice).is_ok(), "the CPU has bytes");
+            assert!(check_formats::<B>(&eight, &FlexDevice).is_ok(), "the CPU has bytes");
+            assert!(check_bf16(&eight, false).is_ok());
         }
-        assert!(check_bytes(&config(&[]), false).is_ok(), "no setting asks for them");
+        let bf16 = config(&["memory.activations=bf16".to_owned()]);
+        let refused = check_bf16(&bf16, false).expect_err("it has none").to_string();
+        assert!(refused.contains("a device that stores bf16"), "{refused}");
+        assert!(check_formats::<B>(&bf16, &FlexDevice).is_ok(), "the CPU has bf16");
+        assert!(check_bytes(&bf16, false).is_ok());
+        let none = config(&[]);
+        for checked in [check_bytes(&none, false), check_bf16(&none, false)] {
+            assert!(checked.is_ok(), "no setting asks for them");
+        }
     }
 
     #[test]

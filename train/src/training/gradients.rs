@@ -89,7 +89,7 @@ impl<I: Managed> Learner<Autodiff<I>> {
             dropout: Some(DropoutKey { seed: self.pass.seed, step, micro_batch }),
             z_loss: self.pass.z_loss,
             divisor: Some(divisor),
-            inputs_in_tiles: self.pass.inputs_in_tiles,
+            kept_inputs: self.pass.kept_inputs,
         };
         let batch = data.upload::<I>(self.gpt.rows_on_demand(), &self.gpt.wte.lazy_device());
         let named = batch.inputs.rows.as_ref().map(|rows| Arc::clone(&rows.ids));

@@ -6,8 +6,8 @@ use burn::module::Module;
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 use burn_train::InferenceStep;
 use models::rows::RowsOnDemand;
-use models::{Batch, Chunks, Gpt, Input, PassOptions, Plain};
-use runs::config::{Config, CrossingKind};
+use models::{Batch, Chunks, Gpt, Input, InputForm, PassOptions, Plain};
+use runs::config::Config;
 
 use crate::data::MicroBatch;
 use crate::progress::Validation;
@@ -25,7 +25,7 @@ pub(super) struct Pass {
     pub(super) recompute: Option<usize>,
     pub(super) together: usize,
     pub(super) z_loss: f64,
-    pub(super) inputs_in_tiles: bool,
+    pub(super) kept_inputs: InputForm,
 }
 
 impl<B: Backend> Learner<B> {
@@ -36,7 +36,7 @@ impl<B: Backend> Learner<B> {
             recompute: train.recompute,
             together: train.together.count().unwrap_or(1),
             z_loss: train.z_loss,
-            inputs_in_tiles: config.memory.activations != CrossingKind::Computed,
+            kept_inputs: config.memory.activations,
         };
         Self { gpt, pass }
     }

@@ -42,7 +42,7 @@ pub(crate) fn short(tiny: &Tiny, settings: &[&str], bytes: u64) -> String {
 #[test]
 fn states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format() {
     let cases: [(u64, &[&str]); 6] = [
-        (12, &[NARROW, "train.accumulate=2", "train.recompute=1"]),
+        (12, &[NARROW, "train.accumulate=2", "train.recompute=1", "train.together=2"]),
         (4, &[NARROW, "memory.optimizer_state=compact"]),
         (12, &[NARROW, "memory.stream=int8", "memory.gradients=int8"]),
         (8, &[NARROW, "memory.optimizer_state=bf16"]),

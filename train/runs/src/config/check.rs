@@ -7,7 +7,7 @@ mod ranks;
 
 use std::fmt::Display;
 
-use models::Compute;
+use models::{Compute, InputForm};
 use serde::Serialize;
 use tokenizer::CHAT_SPECIALS;
 
@@ -366,7 +366,7 @@ impl Refusals {
         }
     }
 
-    fn eight_bit_transfers(&mut self, memory: &MemorySection, train: &TrainSection) {
+    fn narrow_transfers(&mut self, memory: &MemorySection, train: &TrainSection) {
         let of_weights = memory.stream != StreamKind::Computed;
         let used = [
             (of_weights, "memory.stream", json(&memory.stream)),
@@ -387,7 +387,7 @@ impl Refusals {
             }
         }
 
-        if memory.activations != CrossingKind::Computed && train.recompute.is_none() {
+        if memory.activations != InputForm::Computed && train.recompute.is_none() {
             let text = format!(
                 "`memory.activations` = {} is for blocks that run twice, and `train.recompute` = null runs none; set that to 1",
                 json(&memory.activations)
@@ -427,7 +427,7 @@ impl Refusals {
             self.add(&["memory.optimizer_state", "memory.optimizer"], text);
         }
 
-        self.eight_bit_transfers(memory, train);
+        self.narrow_transfers(memory, train);
         let (blocks, all) = (memory.device_blocks, model.n_layer);
         if blocks > 0 && memory.optimizer != PlacementKind::Host {
             let text = format!(

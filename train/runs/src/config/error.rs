@@ -15,7 +15,7 @@ use super::presets::presets;
 pub enum ConfigError {
     #[error(
         "no configuration `{name}`: there is no such file, and the presets are {}",
-        presets().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
+        presets().map(|(name, _)| name.trim_end_matches(".json")).collect::<Vec<_>>().join(", ")
     )]
     Unknown { name: String },
     #[error("cannot read {}", path.display())]

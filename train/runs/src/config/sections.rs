@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use backend_offload::Budget;
-use models::{BaseForm, LoraConfig, ParameterGroup};
+use models::{BaseForm, InputForm, LoraConfig, ParameterGroup};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokenizer::ChatFormat;
@@ -300,7 +300,7 @@ pub struct MemorySection {
     /// Transfer format of their gradients (`host`).
     pub gradients: CrossingKind,
     /// Storage format of recomputed blocks' inputs (`train.recompute`).
-    pub activations: CrossingKind,
+    pub activations: InputForm,
     /// Form of the blocks' frozen matrices (`train.lora`), rounded once.
     pub base: BaseForm,
 }
@@ -341,13 +341,13 @@ pub enum StreamKind {
     Fp8,
 }
 
-/// Format of gradients in transfer, and of stored activations.
+/// Format of gradients in transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CrossingKind {
     /// The type they are computed in.
     Computed,
-    /// 8-bit integers, rounded randomly for gradients, and a scale per 128.
+    /// 8-bit integers, rounded randomly, and a scale per 128.
     Int8,
 }
 
@@ -459,7 +459,7 @@ impl Default for MemorySection {
             optimizer_state: StateKind::F32,
             stream: StreamKind::Computed,
             gradients: CrossingKind::Computed,
-            activations: CrossingKind::Computed,
+            activations: InputForm::Computed,
             base: BaseForm::Computed,
         }
     }

@@ -5,7 +5,7 @@ use burn::optim::GradientsParams;
 use burn_train::{TrainOutput, TrainStep};
 use exchange::threads::{Fault, Threads};
 use exchange::{Engine, Share};
-use models::{Gpt, LoraConfig};
+use models::{Gpt, InputForm, LoraConfig};
 use runs::config::{Config, ExchangeKind, RanksSection};
 
 use super::*;
@@ -148,6 +148,29 @@ fn micro_batches_that_pass_segments_together_have_the_bits_of_one_after_another(
                 }
             }
         }
+    }
+}
+
+#[test]
+fn inputs_kept_in_bf16_change_no_loss_and_gradients_alike_in_groups_of_any_size() {
+    let of_group = |kept_inputs: InputForm, together: usize| {
+        let mut learner = learner_with_dropout("1", 0.25);
+        (learner.pass.kept_inputs, learner.pass.together) = (kept_inputs, together);
+        let TrainOutput { grads, item } = TrainStep::step(&learner, data(8));
+        // The input of the second of two blocks, 4 tokens of 8 numbers.
+        let each = if kept_inputs == InputForm::Bf16 { 2 } else { 4 };
+        assert_eq!(item.kept_inputs, 4 * 8 * each * together as u64);
+        (item.loss.to_bits(), item.gnorm, values_of(&learner.gpt, &grads))
+    };
+    let (exact, alone) = (of_group(InputForm::Computed, 1), of_group(InputForm::Bf16, 1));
+    assert_eq!(alone.0, exact.0, "the loss");
+    assert!(alone.2 != exact.2, "nothing was rounded");
+    let moved = (alone.1 - exact.1).abs() / exact.1;
+    assert!(moved < 0.01, "norms of {} and {}, {moved} apart", alone.1, exact.1);
+    for together in [2, 8] {
+        let group = of_group(InputForm::Bf16, together);
+        assert_eq!((group.0, group.1.to_bits()), (alone.0, alone.1.to_bits()), "{together} together");
+        assert!(group.2 == alone.2, "{together} together: other gradients");
     }
 }
 
