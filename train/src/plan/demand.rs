@@ -4,10 +4,11 @@
 //! and the backward pass (all gradients). A spilled weight leaves once a step: its host copy stays valid until its
 //! update.
 
-use exchange::{OneBit, Share};
-use models::{Chunks, Footprint};
-use runs::config::{ChangesKind, Config, CrossingKind, ExchangeKind, OptimizerKind, ShardKind};
+use exchange::Share;
+use models::{Chunks, Footprint, InputForm};
+use runs::config::{Config, ExchangeKind, OptimizerKind, ShardKind};
 
+use super::exchanged::Exchanged;
 use super::gathered::Gathered;
 use super::learned::Learned;
 use super::operations::Operations;
@@ -76,9 +77,9 @@ pub(super) struct Part {
     /// Bytes at the end of the forward pass, and during updates.
     at: [u64; 2],
     /// Copies to the device per step and spilled byte.
-    pub(super) returns: u64,
+    returns: u64,
     /// Copies per step to the host.
-    pub(super) leaves: u64,
+    leaves: u64,
 }
 
 impl Part {
@@ -99,6 +100,8 @@ pub(super) struct Demand {
     pub(super) least: u64,
     pub(super) placement: Placement,
     pub(super) exchanged: Exchanged,
+    /// Inputs of blocks that run twice, of all micro-batches under way.
+    pub(super) kept_inputs: u64,
     /// Bytes of host-stepped weights that this rank keeps.
     streamed: u64,
     passes: Passes,
@@ -128,86 +131,10 @@ impl Passes {
     }
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Exchanged {
-    pub(super) sent: u64,
-    pub(super) link_in: u64,
-    pub(super) link_out: u64,
-    pub(super) residuals: u64,
-}
-
-impl Exchanged {
-    /// With activations and their gradients.
-    pub(super) fn beside(self, crossing: u64, waiting: u64) -> Self {
-        Self {
-            sent: self.sent + crossing,
-            link_in: self.link_in + crossing,
-            link_out: self.link_out + crossing,
-            residuals: self.residuals + waiting,
-        }
-    }
-
-    /// `sums` is the most on a rank. An exact exchange has `window` parameters in flight.
-    fn new(
-        config: &Config,
-        (placement, gathered): (&Placement, Gathered),
-        ranks: usize,
-        sums: u64,
-        window: u64,
-    ) -> Self {
-        if ranks == 1 {
-            return Self::default();
-        }
-        let others = ranks as u64 - 1;
-        let share = |all: u64| all.div_ceil(ranks as u64);
-        let on_device = placement.on_device * WIDE;
-        // Each rank reduces one share of every gradient, then broadcasts it.
-        let all = placement.on_device + placement.on_host();
-        // One buffer of all parameters. Each residual has two copies until its step ends.
-        let one_bit = (OneBit::packed_bytes(share(all) as usize) as u64, 2 * WIDE * (all + share(all)));
-        let (part, residuals) = match config.ranks.exchange {
-            ExchangeKind::Exact => (share(all * WIDE), (sums + 1) * WIDE * window),
-            ExchangeKind::Bf16 => (share(all * NARROW), (sums + 1) * WIDE * window),
-            ExchangeKind::OneBit => one_bit,
-            ExchangeKind::Rarely => {
-                // On the host: common and own weights, momentum, and a sum under way.
-                let (part, residuals) = match config.ranks.changes {
-                    ChangesKind::F32 => (share(all * WIDE), 0),
-                    ChangesKind::OneBit => one_bit,
-                };
-                let each = |bytes: u64| bytes.div_ceil(config.ranks.round.steps().unwrap_or(1));
-                return Self {
-                    sent: each(2 * others * part),
-                    link_in: each(on_device),
-                    link_out: each(on_device),
-                    residuals: 4 * WIDE * all + residuals,
-                };
-            }
-        };
-
-        let sent = 2 * others * part;
-        let gradients = Self { sent, link_in: on_device, link_out: sums * on_device, residuals };
-        if !config.memory.shard.has_owners() {
-            return gradients;
-        }
-        // New host weights cross the link anyway.
-        let [kept, kept_on_host] = gathered.all();
-        let after_step = on_device + placement.weight_bytes() - kept - kept_on_host;
-        let own = share(on_device - kept);
-        let to_owners = gradients.sent / 2 + others * share(after_step + gathered.per_step);
-        // At most: slices take a detour where more than two ranks own unequal parts.
-        let detour = if ranks > 2 { share(to_owners) } else { 0 };
-        Self {
-            sent: to_owners + detour,
-            link_in: own + others * own + gathered.per_step,
-            link_out: gradients.link_out + own + share(gathered.per_step),
-            residuals: residuals + gathered.window,
-        }
-    }
-}
-
+/// Bytes of sums on the device while a group passes.
 struct GroupSums {
-    bytes: u64,
+    segment: u64,
+    head: u64,
     /// Per step and spilled byte, each way.
     moves: u64,
 }
@@ -217,10 +144,18 @@ impl GroupSums {
         let held = u64::from(passes.together.ilog2());
         let layers = config.model.n_layer;
         let blocks = config.train.recompute.unwrap_or(layers).clamp(1, layers);
-        let segment = (Learned::new(config, footprint).per_block * WIDE).saturating_mul(blocks as u64);
+        let learns = Learned::new(config, footprint);
+        let segment = (learns.per_block * WIDE).saturating_mul(blocks as u64).saturating_mul(held);
+        let head = learns.head_gradient_bytes(config).saturating_mul(held);
         let segments = layers.div_ceil(blocks) as u64;
         let moves = passes.micro_batches.saturating_mul(segments) / held.max(1);
-        Self { bytes: segment.saturating_mul(held), moves }
+        Self { segment, head, moves }
+    }
+
+    /// Beside `loss` bytes of working memory and all activations: the head's, or those of the last segment, whose
+    /// blocks take `passing` bytes.
+    fn early(&self, [loss, passing]: [u64; 2]) -> u64 {
+        loss.saturating_add(self.head).max(passing.saturating_add(self.segment)) - loss
     }
 }
 
@@ -274,11 +209,12 @@ impl Demand {
             Some(every) => {
                 let segment = for_tokens(footprint.segment_bytes_per_token(every)).saturating_add(added);
                 let inputs = tape - segment;
-                let in_tiles = config.memory.activations != CrossingKind::Computed;
                 let temporaries = hidden.saturating_mul(operations.block_temporaries()).max(attention);
-                let kept = if in_tiles { inputs_in_tiles(inputs) } else { inputs };
-                // Waiting micro-batches keep the residual stream and, if tied, the head's gradient.
-                let stream = for_tokens(config.model.n_embd as u64 * WIDE);
+                let kept = kept_inputs(config.memory.activations, inputs);
+                // Waiting micro-batches keep the residual stream, which exact inputs include, and, if tied, the head's
+                // gradient.
+                let is_exact = config.memory.activations == InputForm::Computed;
+                let stream = if is_exact { 0 } else { for_tokens(config.model.n_embd as u64 * WIDE) };
                 let tied = learns.tied_gradient_bytes(config);
                 let waiting = (under_way - 1).saturating_mul(stream.saturating_add(tied));
                 let kept = kept.saturating_mul(under_way).saturating_add(waiting);
@@ -315,8 +251,9 @@ impl Demand {
             }
         };
         let group_sums = GroupSums::new(config, footprint, passes);
+        let early_sums = group_sums.early([passing, late]);
         let named = placement.row_bytes() * together;
-        let accumulated = if passes.micro_batches > 1 { gradients } else { 0 };
+        let accumulated = if groups > 1 { gradients } else { 0 };
         let waiting = gradients.saturating_mul(sums_between(config, ranks, passes).saturating_sub(1));
         // Without recomputation, all gradients exist before their sum.
         let apart = if train.recompute.is_none() { accumulated } else { 0 };
@@ -342,7 +279,7 @@ impl Demand {
         let parts = vec![
             part(Kind::WorkingMemory, [passing, late.max(updates.temporaries)], groups, groups),
             part(Kind::RotaryTables, [footprint.rotary_bytes(); 2], groups, 0),
-            part(Kind::GroupSums, [0, group_sums.bytes], group_sums.moves, group_sums.moves),
+            part(Kind::GroupSums, [early_sums, group_sums.segment], group_sums.moves, group_sums.moves),
             part(Kind::Gathered, [gathered.window; 2], 0, 0),
             part(Kind::Weights, [placement.on_device * WIDE - elsewhere[0]; 2], 2 * groups + 1, 1),
             part(Kind::Streamed, [streamed; 2], 2 * groups, 0),
@@ -367,6 +304,7 @@ impl Demand {
             streamed,
             passes,
             exchanged: Exchanged::new(config, (&placement, gathered), ranks, sums, window),
+            kept_inputs: inputs_of_segments(config, footprint, learns).saturating_mul(under_way),
         }
     }
 
@@ -378,6 +316,15 @@ impl Demand {
 
     pub(super) fn largest_operation(&self, budget: u64) -> u64 {
         if self.one_pass_update <= budget { self.floor.max(self.one_pass_update) } else { self.floor }
+    }
+
+    /// Bytes per step that leave the device and return, as `spilled` parts do.
+    pub(super) fn moved(&self, spilled: &[u64]) -> [u64; 2] {
+        let sum = |times: fn(&Part) -> u64| {
+            let each = self.parts.iter().zip(spilled);
+            each.fold(0_u64, |sum, (part, bytes)| sum.saturating_add(bytes.saturating_mul(times(part))))
+        };
+        [sum(|part| part.leaves), sum(|part| part.returns)]
     }
 
     /// Bytes per step over the link, in and out, without a limit and without `spilled` weights.
@@ -412,15 +359,20 @@ impl Demand {
         parts.collect()
     }
 
-    /// Peak host bytes, without copies of tensors on the device. A single micro-batch's gradients mostly arrive after
-    /// the activations' peak.
+    /// Peak host bytes, without copies of tensors on the device. The last group's gradients mostly arrive after the
+    /// activations' peak.
     pub(super) fn host_peak(&self, config: &Config, ranks: usize, budget: u64) -> u64 {
         let [forward, update] = [0, 1].map(|moment| self.spilled_at(budget, moment));
         let sum = |spilled: &[u64]| spilled.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
-        let optimizer = self.placement.host_bytes(config, ranks);
-        let come_once = ranks == 1 && config.train.accumulate == 1;
-        let late = self.placement.single_gradient_bytes().saturating_sub(self.gradients_leaving());
-        let early = optimizer.saturating_sub(if come_once { late } else { 0 });
+        let states = self.placement.state_bytes_on_host(config, ranks);
+        let gradients = |groups: u64| self.placement.gradient_bytes_on_host(config, ranks, groups);
+        let all_gradients = gradients(self.passes.groups);
+        let early_gradients = if ranks == 1 {
+            gradients(self.passes.groups - 1).max(self.gradients_leaving()).min(all_gradients)
+        } else {
+            all_gradients
+        };
+        let (early, optimizer) = (states + early_gradients, states + all_gradients);
         let all_read = self.placement.read_bytes(config, ranks);
         // New weights replace old ones; if divided, old ones stay until the broadcast.
         let divided = ranks > 1 && config.memory.shard == ShardKind::States;
@@ -449,8 +401,21 @@ fn chunk_operands(footprint: &Footprint, operations: Operations, [batch, sequenc
     scores.saturating_mul(score_tensors).max(logits.saturating_mul(logit_tensors))
 }
 
-fn inputs_in_tiles(bytes: u64) -> u64 {
-    super::placement::in_tiles(bytes / WIDE)
+/// Bytes of the inputs that one micro-batch keeps.
+fn inputs_of_segments(config: &Config, footprint: &Footprint, learns: Learned) -> u64 {
+    let tokens = (config.train.micro_batch as u64).saturating_mul(config.sequence() as u64);
+    let each = |every: usize| learns.input_bytes_per_token(config, footprint, every);
+    let bytes = tokens.saturating_mul(config.train.recompute.map_or(0, each));
+    kept_inputs(config.memory.activations, bytes)
+}
+
+/// Bytes of inputs that take `bytes` in f32.
+fn kept_inputs(form: InputForm, bytes: u64) -> u64 {
+    match form {
+        InputForm::Computed => bytes,
+        InputForm::Bf16 => bytes / WIDE * NARROW,
+        InputForm::Int8 => super::placement::in_tiles(bytes / WIDE),
+    }
 }
 
 /// In the rare exchange, ranks sum alone.

@@ -109,10 +109,25 @@ impl Learned {
         footprint.activation_bytes_per_token(recompute) - untaped
     }
 
+    /// Bytes per token of the inputs that recomputed segments keep. In one process the first segment has tokens
+    /// instead.
+    pub(super) fn input_bytes_per_token(self, config: &Config, footprint: &Footprint, every: usize) -> u64 {
+        let segment = footprint.segment_bytes_per_token(every);
+        let all = self.activation_bytes_per_token(config, footprint) - segment;
+        let has_tokens = self.below < every && config.ranks.pipeline == 1;
+        if has_tokens { all - config.model.n_embd as u64 * WIDE } else { all }
+    }
+
     /// Bytes of the head's gradient while it waits for the embedding's.
     pub(super) fn tied_gradient_bytes(self, config: &Config) -> u64 {
         let learns = !self.adapts && !config.train.freezes("wte");
-        if config.model.tie_word_embeddings && learns { self.largest * WIDE } else { 0 }
+        if config.model.tie_word_embeddings && learns { table_bytes(config) } else { 0 }
+    }
+
+    /// Bytes of a head's gradient that waits for no other.
+    pub(super) fn head_gradient_bytes(self, config: &Config) -> u64 {
+        let learns = !self.adapts && !config.train.freezes("lm_head");
+        if !config.model.tie_word_embeddings && learns { table_bytes(config) } else { 0 }
     }
 
     pub(super) fn largest_sum(self, largest: u64) -> u64 {
@@ -148,6 +163,10 @@ impl Learned {
     pub(super) fn saved_flops_per_token(self, footprint: &Footprint, time: usize, recompute: bool) -> f64 {
         2.0 * self.multiplied as f64 + footprint.backward_flops_per_token(self.below, time, recompute)
     }
+}
+
+fn table_bytes(config: &Config) -> u64 {
+    WIDE * config.model.vocab_size as u64 * config.model.n_embd as u64
 }
 
 /// f32 tensors of a piece's size.

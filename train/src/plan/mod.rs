@@ -6,6 +6,7 @@ mod checkpoints;
 mod choice;
 mod demand;
 mod described_machine;
+mod exchanged;
 mod gathered;
 mod learned;
 mod machine;
@@ -32,7 +33,8 @@ pub(crate) use machine::{Machine, Measurement};
 pub(crate) use measured::Measured;
 pub(crate) use states_on_disk::StatesOnDisk;
 
-use demand::{Demand, Exchanged};
+use demand::Demand;
+use exchanged::Exchanged;
 use learned::Learned;
 use models::Footprint;
 use replay::Replayed;
@@ -65,6 +67,8 @@ pub(crate) struct Plan {
     pub(crate) flops: f64,
     /// Parts of the memory; the first spill last.
     pub(crate) held: Vec<Held>,
+    /// Among the activations: inputs of blocks that run twice, of all micro-batches that pass together.
+    pub(crate) kept_inputs: u64,
     /// Peak bytes on all tiers.
     pub(crate) working_set: u64,
     pub(crate) stays: u64,
@@ -75,8 +79,9 @@ pub(crate) struct Plan {
     pub(crate) largest_operation: u64,
     pub(crate) bytes_in_per_step: u64,
     pub(crate) bytes_out_per_step: u64,
+    /// By a rank, the mean of all.
     pub(crate) bytes_sent_per_step: u64,
-    /// Seconds of sending beside arithmetic; `None` without the speed between ranks.
+    /// Seconds of the busiest rank's network card, one way, beside arithmetic; `None` without the speed between ranks.
     pub(crate) send_seconds: Option<f64>,
     /// Host bytes outside the budget: residuals, outer optimizer, gradients in flight.
     pub(crate) residual_bytes: u64,
@@ -284,13 +289,10 @@ impl Plan {
         let demand = Demand::new(own, own_footprint, ranks, machine.fuses());
         let budget = machine.device_budget.unwrap_or(u64::MAX);
         let spilled = demand.spilled(budget);
-        let moved = |times: &dyn Fn(&demand::Part) -> u64| {
-            let each = demand.parts.iter().zip(&spilled);
-            each.fold(0_u64, |sum, (part, bytes)| sum.saturating_add(bytes.saturating_mul(times(part))))
-        };
         let [streamed_in, streamed_out] = demand.streamed(&spilled);
-        let Exchanged { sent, link_in, link_out, residuals } = demand.exchanged.beside(*crossing, *waiting);
-        let [leaves, returns] = [moved(&|part| part.leaves), moved(&|part| part.returns)];
+        let Exchanged { sent, carried, link_in, link_out, residuals } =
+            demand.exchanged.beside(*crossing, *waiting);
+        let [leaves, returns] = demand.moved(&spilled);
         let bytes_in = returns.saturating_add(streamed_in).saturating_add(link_in);
         let WeightReads { read, kept, pinned, copies } =
             WeightReads::new(own, among, &demand, streamed_in, &spilled);
@@ -336,6 +338,7 @@ impl Plan {
             flops_per_step,
             flops: flops_per_step * config.train.steps as f64,
             held: held(&demand.parts, &spilled),
+            kept_inputs: demand.kept_inputs,
             working_set,
             stays,
             spills,
@@ -344,7 +347,7 @@ impl Plan {
             bytes_in_per_step: bytes_in,
             bytes_out_per_step: bytes_out,
             bytes_sent_per_step: sent,
-            send_seconds: machine.send_seconds(sent),
+            send_seconds: machine.send_seconds(carried),
             residual_bytes: residuals,
             bubble: *bubble,
             ranks: config.ranks.clone(),

@@ -163,7 +163,7 @@ impl Placement {
         rows.saturating_add(summed.saturating_mul(groups)).saturating_add(tiles)
     }
 
-    pub(super) fn single_gradient_bytes(&self) -> u64 {
+    fn single_gradient_bytes(&self) -> u64 {
         self.computed_bytes() + self.row_bytes()
     }
 
@@ -229,43 +229,57 @@ impl Placement {
         self.on_host().min(largest_block_matrix(config).max(rows * config.model.n_embd as u64))
     }
 
-    /// Host bytes of states and waiting gradients; short last blocks count as whole.
+    /// Host bytes of states and waiting gradients.
     pub(super) fn host_bytes(&self, config: &Config, ranks: usize) -> u64 {
+        let groups = Passes::new(config, ranks).groups;
+        self.state_bytes_on_host(config, ranks) + self.gradient_bytes_on_host(config, ranks, groups)
+    }
+
+    /// Short last blocks count as whole.
+    pub(super) fn state_bytes_on_host(&self, config: &Config, ranks: usize) -> u64 {
         let (format, moments) = (format(config.memory.optimizer_state), moments(config.train.optimizer));
-        let Passes { micro_batches, groups, together, .. } = Passes::new(config, ranks);
-        // Tiles arrive per micro-batch, others per group.
-        let arrivals = if self.tiles[1] { micro_batches } else { groups };
-        let waiting = partial_sums(arrivals);
+        let states = |wide, narrow| format.bytes(wide, moments, false) + format.bytes(narrow, moments, true);
+        let all = states(self.wide, self.narrow);
+        // One step count per row.
+        let counts = if self.table > 0 { COUNT * config.model.vocab_size as u64 } else { 0 };
+        // Whole parameters are divided: one rank has the largest.
+        all.div_ceil(owners(config, ranks)).max(states(self.largest_on_host(config), 0)) + counts
+    }
+
+    /// The most that waits on the host in the first `groups` of a step.
+    pub(super) fn gradient_bytes_on_host(&self, config: &Config, ranks: usize, groups: u64) -> u64 {
+        let together = Passes::new(config, ranks).together;
+        let waiting = partial_sums(groups);
         let largest = self.largest_on_host(config);
+        let with_rows = |rows: u64| (self.on_host() - self.table + rows) * WIDE;
         // A single gradient has its weight's type, a sum is f32. With ranks, the last leave one by one.
         let leaves = ranks > 1 && matches!(config.ranks.exchange, ExchangeKind::Exact | ExchangeKind::Bf16);
-        let is_sum = together > 1 && arrivals == groups;
-        let single = match arrivals {
+        let single = match groups {
             1 if leaves => WIDE * largest,
-            _ if is_sum && (waiting > 1 || arrivals == 1) => {
-                (self.on_host() - self.table) * WIDE + self.row_bytes()
-            }
-            _ if waiting > 1 || arrivals == 1 => self.single_gradient_bytes(),
-            _ => 0,
+            _ if waiting <= 1 && groups != 1 => 0,
+            _ if together > 1 => with_rows(self.rows[1]),
+            _ => self.single_gradient_bytes(),
         };
 
-        let own_sums = if arrivals > 1 { waiting.saturating_sub(1).max(1) } else { 0 };
-        let summed_rows = if ranks > 1 { self.table } else { self.rows[1] };
-        let sum = (self.on_host() - self.table + summed_rows) * WIDE;
+        let own_sums = if groups > 1 { waiting.saturating_sub(1).max(1) } else { 0 };
+        let sum = with_rows(if ranks > 1 { self.table } else { self.rows[1] });
         // The sum over ranks is f32; only its owner keeps it.
         let total = match (ranks, config.memory.shard.has_owners()) {
             (1, _) => 0,
             (_, false) => sum,
             (_, true) => sum.div_ceil(owners(config, ranks)).max(WIDE * largest),
         };
-        let gradients = single + (own_sums * sum).max(total);
+        single + (own_sums * sum).max(total) + self.tiles_in_group(config, together)
+    }
 
-        let states = |wide, narrow| format.bytes(wide, moments, false) + format.bytes(narrow, moments, true);
-        let all = states(self.wide, self.narrow);
-        // One step count per row.
-        let counts = if self.table > 0 { COUNT * config.model.vocab_size as u64 } else { 0 };
-        // Whole parameters are divided: one rank has the largest.
-        all.div_ceil(owners(config, ranks)).max(states(largest, 0)) + gradients + counts
+    /// Bytes of a segment's partial sums. The host adds gradients in tiles before their group is whole.
+    fn tiles_in_group(&self, config: &Config, together: u64) -> u64 {
+        if !self.tiles[1] {
+            return 0;
+        }
+        let blocks = config.model.n_layer.saturating_sub(config.memory.device_blocks).max(1) as u64;
+        let every = config.train.recompute.map_or(blocks, |every| blocks.min(every as u64));
+        WIDE * u64::from(together.ilog2()) * self.matrices.div_ceil(blocks) * every
     }
 }
 

@@ -119,7 +119,9 @@ fn the_guides_memory_table_matches_the_plan() {
     rows.retain(|row| !row[0].starts_with("**measured**"));
     assert!(rows.len() > 5, "{rows:?}");
     for row in rows {
-        let [preset, place, optimizer, memory, link, step, touched] = &row[..] else { panic!("{row:?}") };
+        let [preset, place, optimizer, memory, each, link, step, touched] = &row[..] else {
+            panic!("{row:?}")
+        };
         let above_a_disk = place.contains("a disk of 3 GB/s");
         let sizes: Vec<_> = numbers(place).into_iter().take(2).map(|(gib, _)| format!("{gib}GiB")).collect();
         let disk = if above_a_disk { ",disk=3GB/s" } else { "" };
@@ -135,9 +137,12 @@ fn the_guides_memory_table_matches_the_plan() {
         );
         let slowdown = [plan.slowdown_hidden, plan.slowdown_waiting].map(|times| times.expect("speeds"));
         let below = |bytes: u64| above_a_disk.then(|| gib(bytes));
+        let held = [Some(gib(plan.host_bytes)), below(plan.optimizer_disk_bytes + plan.sinks)];
+        let per_parameter = |gib: f64| gib * f64::from(1 << 30) / plan.parameters as f64;
 
         let cells = [
-            (memory, [Some(gib(plan.host_bytes)), below(plan.optimizer_disk_bytes + plan.sinks)]),
+            (memory, held),
+            (each, held.map(|gib| gib.map(per_parameter))),
             (link, [Some(gib(moved)), below(on_disk)]),
             (step, slowdown.map(Some)),
             (touched, [Some(gib(plan.optimizer_step_bytes)).filter(|bytes| *bytes > 0.0), None]),
@@ -182,6 +187,7 @@ fn the_first_pages_table_matches_the_plan() {
             format!("{billions:.digits$} B"),
             card.to_owned(),
             format!("{} GiB", short(plan.host_bytes as f64 / f64::from(1 << 30))),
+            short(plan.host_bytes as f64 / plan.parameters as f64),
             span(fast, slow, short),
             format!("{}×", span(slowdown[0], slowdown[1], |times| format!("{times:.1}"))),
         ]
@@ -215,6 +221,6 @@ fn the_table_of_frozen_bases_matches_the_plan() {
     let expected: Vec<_> = expected.collect();
     let line = |row: &Vec<String>| format!("| {} |\n", row.join(" | "));
     let shown = |rows: &[Vec<String>]| rows.iter().map(line).collect::<String>();
-    let found = rows("../docs/guide/tune.md", "| `memory.base` | Card |");
+    let found = rows("../docs/guide/adapters.md", "| `memory.base` | Card |");
     assert_eq!(shown(&found), shown(&expected), "the plan's rows:\n{}", shown(&expected));
 }

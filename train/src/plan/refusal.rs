@@ -34,24 +34,9 @@ pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint:
         ));
     }
 
-    // Host copies of tensors on the device can be dropped.
-    let held = plan.host_least;
-    let needed = held.saturating_add(plan.residual_bytes);
-    let needed = needed.saturating_add(if machine.shares_host { plan.stays } else { 0 });
-    let over_budget = machine.host_budget.filter(|limit| *limit < held);
-    let over_free = machine.host_free.filter(|free| *free < needed);
-    if over_budget.is_some() || over_free.is_some() {
-        let allowed = over_budget.map(|limit| format!(", `memory.host_budget` allows {}", Bytes(limit)));
-        let free = over_free.map(|free| format!(", {} are free", Bytes(free)));
-        refusals.push(format!(
-            "{} of host memory are needed{}{}; {}",
-            Bytes(needed),
-            allowed.unwrap_or_default(),
-            free.unwrap_or_default(),
-            remedies(plan, config, footprint).join(", or ")
-        ));
+    if let Some(shortage) = host_shortage(plan) {
+        refusals.push(format!("{shortage}; {}", remedies(plan, config, footprint).join(", or ")));
     }
-
     if plan.optimizer_disk_bytes > machine.disk_budget {
         refusals.push(format!(
             "{} of the optimizer's state have no room in host memory, and `memory.disk_budget` takes {} of the disk; raise one of \
@@ -70,6 +55,41 @@ pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint:
         ));
     }
     refusals
+}
+
+/// Host memory that is needed, and the limits below it.
+fn host_shortage(plan: &Plan) -> Option<String> {
+    let machine = &plan.machine;
+    // Host copies of tensors on the device can be dropped.
+    let held = plan.host_least;
+    let needed = held.saturating_add(plan.residual_bytes);
+    let needed = needed.saturating_add(if machine.shares_host { plan.stays } else { 0 });
+    let over_budget = machine.host_budget.filter(|limit| *limit < held);
+    let over_free = machine.host_free.filter(|free| *free < needed);
+    if over_budget.is_none() && over_free.is_none() {
+        return None;
+    }
+    let allowed = over_budget.map(|limit| format!(", `memory.host_budget` allows {}", Bytes(limit)));
+    let free = over_free.map(|free| format!(", {} are free", Bytes(free)));
+    let (allowed, free) = (allowed.unwrap_or_default(), free.unwrap_or_default());
+    Some(format!("{} of host memory are needed{allowed}{free}", Bytes(needed)))
+}
+
+/// Why no `larger` group than the `chosen` one passes together, if memory decides.
+pub(super) fn group_limit(chosen: &Plan, larger: &Plan, alone: &Plan) -> Option<String> {
+    let [own, all] = [alone, larger].map(|plan| plan.disk_written_per_step);
+    let writes_more = all > own && [alone, larger].iter().all(|plan| plan.refusals().is_empty());
+    let limit = host_shortage(larger).or_else(|| {
+        let text = || format!("the disk would take {} per step, more than {}", Bytes(all), Bytes(own));
+        writes_more.then(text)
+    })?;
+
+    let of_rank = chosen.accumulate.div_ceil(chosen.machine.ranks());
+    let pass = match chosen.together {
+        1 => "micro-batches pass one by one".to_owned(),
+        count => format!("{count} of {of_rank} micro-batches pass together"),
+    };
+    Some(format!("{pass}: for {}, {limit}", larger.together))
 }
 
 pub(super) fn index_refusal(plan: &Plan, bytes: u64) -> Option<String> {

@@ -112,6 +112,7 @@ impl Plan {
                 speed.unwrap_or_default()
             ),
         ));
+        lines.extend(self.inputs());
         lines.push(self.optimizer());
         lines.extend(self.ranks());
 
@@ -201,6 +202,11 @@ impl Plan {
         }
     }
 
+    fn inputs(&self) -> Option<(&'static str, String)> {
+        let text = || format!("{} of the activations, until their blocks run again", Bytes(self.kept_inputs));
+        (self.kept_inputs > 0).then(|| ("kept inputs", text()))
+    }
+
     fn optimizer(&self) -> (&'static str, String) {
         let (held, touched) = (Bytes(self.optimizer_host_bytes), Bytes(self.optimizer_step_bytes));
         let but = match self.device_blocks {
@@ -251,7 +257,9 @@ impl Plan {
         };
 
         let time = match (self.send_seconds, self.machine.network_bytes_per_second) {
-            (Some(seconds), Some(speed)) => format!("{} at {}", duration(seconds), si(speed, "B/s")),
+            (Some(seconds), Some(speed)) => {
+                format!("{} at {} for the busiest card", duration(seconds), si(speed, "B/s"))
+            }
             _ => "whose time --link-between shows".to_owned(),
         };
         let pipelines = match self.bubble {

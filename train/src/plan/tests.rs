@@ -78,7 +78,7 @@ fn bytes_without_room_on_the_host_spill_to_the_disk() {
     assert_eq!((with.refusals(), with.spills - with.sinks), (&[][..], 20 * GIB), "{with}");
     assert!(with.disk_read_per_step >= with.disk_written_per_step && with.disk_written_per_step > 0);
     assert!(with.to_string().contains("sink to the disk"), "{with}");
-    let too_small = plan("gpt-1.5b", &[], &Machine { disk_budget: GIB, ..host });
+    let too_small = plan("gpt-1.5b", &[], &Machine { disk_budget: GIB / 2, ..host });
     assert_eq!(too_small.refusals().len(), 1);
     let roomy = plan("gpt-1.5b", &[], &Machine { disk_budget: 40 * GIB, ..card(8 * GIB) });
     assert_eq!((roomy.sinks, roomy.disk_written_per_step), (0, 0));
@@ -116,17 +116,18 @@ fn each_rank_holds_its_share_and_sends_it_to_the_others() {
     let divided = plan("gpt-1.5b", &["train.accumulate=8", "memory.shard=true"], &four);
     assert_eq!(state(&divided), state(&alone).div_ceil(4));
     assert_eq!(divided.bytes_sent_per_step, (3 * XL + 3 * XL) * 5 / 4);
-    // With several micro-batches all sums wait; with one, the owner's.
+    // After one group only the owner's sums wait, after several all.
     let gradients = |plan: &Plan| held(plan, "gradients").bytes;
-    assert_eq!((gradients(&shared), gradients(&divided)), (4 * XL, 4 * XL));
-    let once = plan("gpt-1.5b", &["train.accumulate=4", "memory.shard=true"], &four);
-    assert_eq!(gradients(&once), XL);
+    assert_eq!((gradients(&shared), gradients(&divided)), (4 * XL, XL));
+    let each = ["train.accumulate=8", "memory.shard=true", "train.together=1"];
+    assert_eq!(gradients(&plan("gpt-1.5b", &each, &four)), 4 * XL);
     assert!(divided.to_string().contains("4, each with at most 2 of 8 micro-batches"), "{divided}");
 
     let linked = Machine { network_bytes_per_second: Some(1.25e9), ..four };
     let linked = plan("gpt-1.5b", &["train.accumulate=8"], &linked);
     assert_eq!(linked.send_seconds, Some(6.0 * XL as f64 / 1.25e9));
-    assert!(linked.to_string().contains("sent by each per step, 7.5 s at 1.25 GB/s; "), "{linked}");
+    let text = "sent by each per step, 7.5 s at 1.25 GB/s for the busiest card; ";
+    assert!(linked.to_string().contains(text), "{linked}");
 }
 
 #[test]
@@ -342,19 +343,20 @@ fn the_table_lists_memory_traffic_and_time() {
     a group's sums of gradients  234.53 MiB  234.53 MiB        0 B
     weights                        5.80 GiB    5.80 GiB        0 B
     gradients                      5.80 GiB  955.89 MiB   4.87 GiB
-    activations                   10.42 GiB         0 B  10.42 GiB
+    activations                   10.27 GiB  955.89 MiB   9.34 GiB
     optimizer state               11.61 GiB         0 B  11.61 GiB
-    at the worst moment           34.67 GiB    8.00 GiB  26.67 GiB
+    at the worst moment           28.95 GiB    8.00 GiB  20.95 GiB
 
     tokens          32,768 per step (4 × 8 sequences of 1,024, 4 micro-batches together), 16,384,000 in 500 steps
     arithmetic      444 TFLOP per step, 222 PFLOP in all, at 80.0 TFLOP/s
+    kept inputs     9.18 GiB of the activations, until their blocks run again
     optimizer       on the device
     device budget   8.00 GiB, 23.00 GiB free, 24.00 GiB in all
     its floor       about 1.21 GiB, the largest operation; a smaller budget may not work
-    link            26.90 GiB in and 26.90 GiB out per step, at 25.0 GB/s (estimated)
+    link            25.82 GiB in and 25.82 GiB out per step, at 25.0 GB/s (estimated)
     slowdown        1.0× (copies behind arithmetic) to 1.4× (copies waited for)
-    time            at best 5.5 s to 7.9 s per step, 47 min to 66 min in all (estimated)
-    host memory     26.67 GiB, 120.00 GiB free
+    time            at best 5.5 s to 7.8 s per step, 47 min to 65 min in all (estimated)
+    host memory     20.95 GiB, 120.00 GiB free
     disk            52.23 GiB for 3 checkpoints of 17.41 GiB, 500.00 GiB free
     ");
     let unmeasured = Machine { device: "the CPU".to_owned(), ..Machine::default() };
@@ -433,13 +435,13 @@ fn predictions_are_compared_with_measurements() {
     assert_snapshot!(plan("gpt-1.5b", &[], &card(8 * GIB)).compare(&measured), @r"
                              predicted   measured  ratio
     device                    8.00 GiB   8.00 GiB   1.00
-    host                     26.67 GiB  21.00 GiB   0.79
-    in per step              26.90 GiB  40.00 GiB   1.49
-    out per step             26.90 GiB  44.00 GiB   1.64
+    host                     20.95 GiB  21.00 GiB   1.00
+    in per step              25.82 GiB  40.00 GiB   1.55
+    out per step             25.82 GiB  44.00 GiB   1.70
     largest operation         1.21 GiB   2.00 GiB   1.65
     checkpoint               17.41 GiB  17.41 GiB   1.00
     step, copies hidden          5.5 s      8.0 s   1.44
-    step, copies waited for      7.9 s      8.0 s   1.02
+    step, copies waited for      7.8 s      8.0 s   1.03
     ");
 }
 
@@ -524,6 +526,8 @@ fn the_plan_states_the_share_of_targets_that_training_sees() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(suite::cases(256)))]
+
     #[test]
     fn more_budget_never_spills_more(
         budgets in (0..64 * GIB, 0..64 * GIB),

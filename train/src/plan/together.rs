@@ -6,7 +6,7 @@
 use models::Footprint;
 use runs::config::{Config, Together};
 
-use super::{Machine, Plan};
+use super::{Machine, Plan, refusal};
 
 pub(super) fn chosen(config: &Config, footprint: &Footprint, machine: &Machine) -> Plan {
     let plan = |count: usize| {
@@ -19,14 +19,29 @@ pub(super) fn chosen(config: &Config, footprint: &Footprint, machine: &Machine) 
         return alone;
     }
 
-    let own = config.train.accumulate.div_ceil(machine.ranks());
-    let counts = (1..=own.ilog2()).map(|level| 1 << level);
-    let moved = |plan: &Plan| plan.bytes_in_per_step.saturating_add(plan.bytes_out_per_step);
+    let most = config.train.accumulate.div_ceil(machine.ranks()).ilog2();
+    let counts = (1..=most).map(|level| 1 << level);
+    let moved = |plan: &&Plan| plan.bytes_in_per_step.saturating_add(plan.bytes_out_per_step);
     let fits = |plan: &Plan| plan.refusals.is_empty();
     // Sums on the host may outweigh a group's inputs: a group may fit where one does not.
     let written = if fits(&alone) { alone.disk_written_per_step } else { u64::MAX };
-    let groups = counts.map(plan).filter(|plan| fits(plan) && plan.disk_written_per_step <= written);
+    let groups: Vec<Plan> = counts.map(plan).collect();
+    let suits = |plan: &&Plan| fits(plan) && plan.disk_written_per_step <= written;
     // On a tie, the smallest.
-    let best = Some(alone.clone()).filter(fits).into_iter().chain(groups).min_by_key(moved);
-    best.unwrap_or(alone)
+    let best = Some(&alone)
+        .filter(|plan| fits(plan))
+        .into_iter()
+        .chain(groups.iter().filter(suits))
+        .min_by_key(moved);
+    let Some(mut best) = best.cloned() else {
+        // The refusal that is nearest to fitting.
+        let all = std::iter::once(alone).chain(groups);
+        return all.min_by_key(|plan| (plan.refusals.len(), plan.host_least)).expect("one stands alone");
+    };
+    if best.together < 1 << most {
+        let larger = plan(2 * best.together);
+        let saves = moved(&&larger) < moved(&&best);
+        best.notes.extend(refusal::group_limit(&best, &larger, &alone).filter(|_| saves));
+    }
+    best
 }

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::program::{assert_code, json, last_words};
-use crate::tiny::{TIGHT, Tiny, bits};
+use crate::tiny::{TIGHT, Tiny, bits, number};
 
 const HOST: &str = "memory.optimizer=host";
 const AUTO: &str = "memory.optimizer=auto";
@@ -348,6 +348,12 @@ fn each_format_holds_its_stated_bytes_per_parameter() {
 /// Host memory outside plans, such as a batch's numbers.
 const SMALL_THINGS: u64 = 8 << 10;
 
+fn planned(tiny: &Tiny, settings: &[&str]) -> Value {
+    let asked = ["plan", "--config", "tiny.json", "--device", "cpu", "--json"].into_iter();
+    let asked = asked.chain(settings.iter().flat_map(|setting| ["--set", setting]));
+    json(&tiny.train(&asked.collect::<Vec<_>>()))
+}
+
 #[test]
 fn a_run_fits_in_the_host_memory_that_its_plan_counts() {
     let tiny = Tiny::new();
@@ -376,9 +382,7 @@ fn a_run_fits_in_the_host_memory_that_its_plan_counts() {
     for &(format, tokens) in &cases[..suite::size().pick(1, 4, 8)] {
         let state = format!("memory.optimizer_state={format}");
         let settings = [&WIDE[..], &[&state], tokens].concat();
-        let of_plan = ["plan", "--config", "tiny.json", "--device", "cpu", "--json"].into_iter();
-        let of_plan = of_plan.chain(settings.iter().flat_map(|setting| ["--set", setting]));
-        let plan = json(&tiny.train(&of_plan.collect::<Vec<_>>()));
+        let plan = planned(&tiny, &settings);
         let bytes = |key: &str| plan[key].as_u64().expect("a number");
         let (all, least) = (bytes("spills") + bytes("optimizer_host_bytes"), bytes("host_least"));
         assert_eq!(least < all - all / 20, tokens == many, "{format}: {least} of {all} bytes");
@@ -387,6 +391,43 @@ fn a_run_fits_in_the_host_memory_that_its_plan_counts() {
         let within = tiny.run(&name, &[&settings[..], &[&host]].concat());
         println!("{name}: {} of {least} bytes, {all} in all", within["peak_host_bytes"]);
         assert_eq!(bits(&within), bits(&tiny.run(&format!("{name}-roomy"), &settings)), "{settings:?}");
+    }
+}
+
+/// In f32, the inputs of eight micro-batches take more than all gradients.
+const GROUPED: [&str; 9] = [
+    HOST,
+    "model.n_layer=8",
+    "model.tie_word_embeddings=true",
+    "train.recompute=1",
+    "train.accumulate=8",
+    "train.micro_batch=8",
+    "train.steps=2",
+    "eval.questions=[]",
+    "memory.device_budget=8MiB",
+];
+
+#[test]
+fn a_run_of_groups_takes_the_host_memory_that_its_plan_counts() {
+    let tiny = Tiny::new();
+    let cases: [&[&str]; 4] = [
+        &["train.together=8"],
+        &["train.together=8", "train.micro_batch=16", "memory.activations=int8"],
+        &["train.together=1"],
+        &["train.together=4"],
+    ];
+    for (n, of_group) in suite::first(1, &cases).iter().enumerate() {
+        let settings = [&GROUPED[..], of_group].concat();
+        let plan = planned(&tiny, &settings);
+        let (least, inputs) = (number(&plan, "host_least"), number(&plan, "kept_inputs"));
+        // The plan's operations are estimates.
+        let within = least - least / 20..=least + least / 20;
+        let host = format!("memory.host_budget={}B", within.end());
+        let run = tiny.run(&n.to_string(), &[&settings[..], &[&host]].concat());
+        let peak = number(&run, "peak_host_bytes");
+        println!("{of_group:?}: {peak} of {least} bytes, {inputs} of them kept inputs");
+        assert!(within.contains(&peak), "{of_group:?}: {peak} bytes, not {least}");
+        assert_eq!(number(&tiny.records(&n.to_string(), "step")[1], "kept_inputs"), inputs, "{of_group:?}");
     }
 }
 

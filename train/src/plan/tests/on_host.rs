@@ -37,6 +37,7 @@ fn a_host_optimizer_trains_seven_billion_parameters_on_8_gib_and_eighteen_on_24(
 
     tokens          16,384 per step (8 sequences of 2,048), 3,276,800 in 200 steps
     arithmetic      2.52 PFLOP per step, 505 PFLOP in all, at 80.0 TFLOP/s
+    kept inputs     16.88 GiB of the activations, until their blocks run again
     optimizer       on the host, 117.90 GiB with what waits for its step; its step reads and writes 239.38 GiB there, beside the next forward pass
     device budget   21.60 GiB, 22.80 GiB free, 24.00 GiB in all
     its floor       about 5.00 GiB, the largest operation; a smaller budget may not work
@@ -77,6 +78,7 @@ fn states_beyond_host_memory_go_to_the_disk_with_their_time_and_wear() {
 
     tokens          32,768 per step (16 sequences of 2,048), 6,553,600 in 200 steps
     arithmetic      1.86 PFLOP per step, 373 PFLOP in all, at 80.0 TFLOP/s
+    kept inputs     15.50 GiB of the activations, until their blocks run again
     optimizer       on the host, 14.03 GiB with what waits for its step, and 49.23 GiB of its state on the disk; its step reads and writes 126.00 GiB there, beside the next forward pass
     device budget   7.20 GiB, 8.00 GiB free, 8.00 GiB in all
     its floor       about 6.72 GiB, the largest operation; a smaller budget may not work

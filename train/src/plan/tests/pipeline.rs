@@ -27,6 +27,10 @@ fn a_pipeline_plans_its_largest_stage_its_messages_and_its_idle_turns() {
     let [all, own] = [&whole, &staged].map(weights);
     assert!(own > all / 4 && own < all / 3, "a quarter of the blocks, and a table: {own} of {all}");
     assert_eq!(staged.checkpoint_bytes, whole.checkpoint_bytes);
+    // Each card sends as much as it receives.
+    for plan in [&whole, &staged] {
+        assert_eq!(plan.send_seconds, Some(plan.bytes_sent_per_step as f64 / 1.25e9));
+    }
     assert_eq!(staged.flops_per_step.to_bits(), whole.flops_per_step.to_bits());
 
     // A quarter of the blocks and the head pass four micro-batches in seven turns.

@@ -48,3 +48,23 @@ fn weights_travel_twice_per_group_and_once_at_each_turn() {
     assert_eq!(more("4"), detour(3 * (63 - 32) * block / 4));
     assert_eq!(more("1"), detour(3 * (4 * 62 + 1 - 32) * block / 4));
 }
+
+/// Four ranks behind cards of 1 Gbit/s took 214 ms to sum 16 MiB for one owner: 1.5 times these bytes take 201.
+#[test]
+fn the_seconds_of_an_exchange_are_those_of_its_busiest_card() {
+    let sent = |ranks: usize, shard: &str| {
+        let network_bytes_per_second = Some(1.25e9);
+        let machine = Machine { other_ranks: ranks - 1, network_bytes_per_second, ..card(8 * GIB) };
+        let shard = format!("memory.shard={shard}");
+        let plan = plan("gpt-1.5b", &["train.accumulate=8", &shard], &machine);
+        let carried = 1.25e9 * plan.send_seconds.expect("a speed");
+        (carried.round() as u64, plan.bytes_sent_per_step)
+    };
+
+    assert_eq!(sent(4, "false"), (6 * XL, 6 * XL));
+    // Gradients to their owner, and new weights from it: 1.5 times these 8 bytes.
+    assert_eq!(sent(4, "states"), (12 * XL, 15 * XL / 2));
+    assert_eq!(sent(2, "states"), (8 * XL, 4 * XL));
+    let (carried, mean) = sent(4, "weights");
+    assert!(carried.abs_diff(mean * 8 / 5) < 8, "{carried} for {mean}");
+}
