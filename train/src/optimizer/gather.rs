@@ -57,15 +57,19 @@ pub(super) fn gathered<B: AutodiffBackend<InnerBackend: Managed>>(
     let mut on_demand = HashMap::new();
     let mut outcome = Ok(());
     for round in rounds(list.found, BUCKET_BYTES * ranks.world()) {
-        let received = match received(&round, host.as_deref_mut(), &gpt, ranks) {
-            Ok(received) => round.into_iter().zip(received),
-            Err(error) => {
-                outcome = Err(error);
-                break;
-            }
-        };
+        let parts: Vec<_> = round.iter().map(|weights| (weights.owner, weights.bytes())).collect();
+        let (owned, places) = by_owner(&parts, ranks.world());
+        let (mut bytes, rank) = (vec![0; owned.iter().sum()], ranks.rank());
+        let own = round.iter().zip(&places).filter(|(weights, _)| weights.owner == rank);
+        // Other ranks wait for this round nevertheless.
+        outcome = outcome.and(fill(&mut bytes, own, host.as_deref_mut(), &gpt));
+        if let Err(error) = ranks.gather_owned(&mut bytes, &owned) {
+            outcome = outcome.and(Err(error));
+            break;
+        }
+        let received = round.into_iter().zip(divided(bytes, places));
         let received = received.map(|(weights, bytes)| (weights.id, (weights, bytes))).collect();
-        let (host, rank) = (host.as_deref(), ranks.rank());
+        let host = host.as_deref();
         gpt = gpt.map(&mut Place { host, rank, received, on_demand: &mut on_demand });
     }
     (gpt.with_weights_on_demand(|id| on_demand.remove(&id)), outcome)
@@ -94,17 +98,15 @@ pub(super) fn by_owner(parts: &[(usize, usize)], world: usize) -> (Vec<usize>, V
     (owned, places)
 }
 
-fn received<B: AutodiffBackend<InnerBackend: Managed>>(
-    round: &[Weights],
+/// Writes what this rank owns to its places in `bytes`.
+fn fill<'w, B: AutodiffBackend<InnerBackend: Managed>>(
+    bytes: &mut [u8],
+    own: impl Iterator<Item = (&'w Weights, &'w Range<usize>)>,
     mut host: Option<&mut HostPart>,
     gpt: &Gpt<B>,
-    ranks: &mut Ranks,
-) -> anyhow::Result<Vec<Vec<u8>>> {
-    let parts: Vec<_> = round.iter().map(|weights| (weights.owner, weights.bytes())).collect();
-    let (owned, places) = by_owner(&parts, ranks.world());
-    let mut bytes = vec![0; owned.iter().sum()];
-    let mut on_device = OnDevice { places: HashMap::new(), bytes: &mut bytes, outcome: Ok(()) };
-    for (weights, place) in round.iter().zip(&places).filter(|(weights, _)| weights.owner == ranks.rank()) {
+) -> anyhow::Result<()> {
+    let mut on_device = OnDevice { places: HashMap::new(), bytes, outcome: Ok(()) };
+    for (weights, place) in own {
         match (weights.form, &mut host) {
             (Form::Host(..), Some(host)) => {
                 let stepped = host.stepped(weights.id);
@@ -116,13 +118,16 @@ fn received<B: AutodiffBackend<InnerBackend: Managed>>(
     }
     if !on_device.places.is_empty() {
         gpt.visit(&mut on_device);
-        on_device.outcome?;
     }
-    ranks.gather_owned(&mut bytes, &owned)?;
+    on_device.outcome
+}
+
+/// Without a copy of a parameter that has the round alone.
+fn divided(bytes: Vec<u8>, places: Vec<Range<usize>>) -> Vec<Vec<u8>> {
     if places.len() == 1 {
-        return Ok(vec![bytes]);
+        return vec![bytes];
     }
-    Ok(places.into_iter().map(|place| bytes[place].to_vec()).collect())
+    places.into_iter().map(|place| bytes[place].to_vec()).collect()
 }
 
 struct List<'a> {

@@ -41,8 +41,8 @@ pub(crate) struct HostPart {
     pub(crate) times: HostTimes,
     /// In the model's order, which is the order of sums.
     pub(super) order: Vec<ParamId>,
-    /// New weights for other ranks, during their update.
-    to_broadcast: HashMap<ParamId, Updated<Arc<TensorData>>>,
+    /// New weights for other ranks, during their update; `None` if it could not be prepared.
+    to_broadcast: HashMap<ParamId, Option<Updated<Arc<TensorData>>>>,
     /// A checkpoint's moments, before [`adopt`](Self::adopt).
     pub(crate) restored: Option<Restored>,
 }

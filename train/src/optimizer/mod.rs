@@ -29,7 +29,7 @@ pub(crate) use numbers::numbers;
 pub(crate) use owners::{Owners, held};
 pub(crate) use passes::Passes;
 pub(crate) use schedule::rate_share;
-pub(crate) use streamed::check_eight_bits;
+pub(crate) use streamed::check_formats;
 pub(crate) use tables::BLOCK_BYTES;
 pub(crate) use times::HostTimes;
 pub(crate) use weight_window::{Session as GatherSession, WeightWindow};
@@ -217,7 +217,21 @@ impl<I: Managed> Optimizer<I> {
         (model, begun)
     }
 
-    pub(crate) fn gathered<B: AutodiffBackend<InnerBackend = I>>(
+    /// [`step`](Self::step), after which all ranks have the new weights. A rank whose step fails sends weights, too: the
+    /// others wait for them, and hear of the failure as ranks agree on what follows.
+    pub(crate) fn update<B: AutodiffBackend<InnerBackend = I>>(
+        &mut self,
+        model: Gpt<B>,
+        gradients: GradientsParams,
+        stride: Stride,
+        ranks: &mut Ranks,
+    ) -> (Gpt<B>, anyhow::Result<()>) {
+        let (model, stepped) = self.step(model, gradients, stride);
+        let (model, gathered) = self.gathered(model, ranks);
+        (model, stepped.map_err(anyhow::Error::from).and(gathered))
+    }
+
+    fn gathered<B: AutodiffBackend<InnerBackend = I>>(
         &mut self,
         model: Gpt<B>,
         ranks: &mut Ranks,

@@ -359,6 +359,28 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn ranks_add_within_hosts_that_have_equally_many_with_consecutive_numbers() {
+        // By rank: the ranks of its host, and its number among them.
+        let cases: [(&[(usize, usize)], usize); 6] = [
+            (&[(2, 0), (2, 1), (2, 0), (2, 1)], 2),
+            (&[(4, 0), (4, 1), (4, 2), (4, 3)], 4),
+            (&[(1, 0), (1, 0), (1, 0)], 1),
+            // One after the other on two hosts.
+            (&[(2, 0), (2, 0), (2, 1), (2, 1)], 1),
+            (&[(3, 0), (3, 1), (3, 2), (1, 0)], 1),
+            (&[(1, 0), (2, 0), (2, 1)], 1),
+        ];
+        for (places, expected) in cases {
+            let found = on_each(places.len(), |ranks| {
+                ranks.layout.local = places[ranks.rank()];
+                ranks.find_hosts().expect("no fault");
+                ranks.layout.of_each
+            });
+            assert!(found.iter().all(|of_each| *of_each == expected), "{places:?}: {found:?}");
+        }
+    }
+
+    #[test]
     fn ranks_that_know_of_a_failure_end_after_rank_0() {
         let has_saved = AtomicBool::new(false);
         on_each(3, |ranks| {

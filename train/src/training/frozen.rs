@@ -8,7 +8,7 @@ use safetensors::SafeTensors;
 use super::sharded::{Trained, trained};
 use super::whole_and_by_rows::config;
 
-const GROUPS: &str = r#"train.groups=[{"match":"embedding","lr_scale":0.1,"weight_decay":0},
+pub(super) const GROUPS: &str = r#"train.groups=[{"match":"embedding","lr_scale":0.1,"weight_decay":0},
     {"match":"blocks.1","lr_scale":0.5},{"match":"head","lr_scale":2,"weight_decay":0.3}]"#;
 const UNCLIPPED: &str = "train.grad_clip=null";
 const ON_DEVICE: &str = "memory.optimizer=device";

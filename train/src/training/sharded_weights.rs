@@ -78,14 +78,19 @@ fn a_rank_holds_a_share_of_the_weights_and_gathers_two_segments_at_most() {
             let (training, _) = Training::new(&config, ranks).steps(1..3);
             let learning = training.learner.gpt.learning();
             let parameters: u64 = learning.iter().map(|(_, parameter)| parameter.elements()).sum();
+            let states = training.optimizer.host_bytes();
             let window = training.optimizer.window.expect("weights are divided");
-            (window.own_bytes(), window.counts(), 4 * parameters)
+            (window.own_bytes(), window.counts(), states, 4 * parameters)
         });
         let all: u64 = each.iter().map(|(own, ..)| own).sum();
         assert_eq!(all, 16 * block, "each matrix has one owner");
-        for (own, counts, parameters) in each {
+        let of_all: u64 = each.iter().map(|(.., states, _)| states).sum();
+        for (own, counts, states, parameters) in each {
             assert_eq!([counts.largest, counts.peak], [segment, 2 * segment]);
             assert!(own <= parameters / 4 + 4 * 24 * 40, "{own} of {all}");
+            // Masters and two moments in f32. The embedding is the largest tensor.
+            assert_eq!(of_all, 3 * parameters, "each state has one owner");
+            assert!(states <= 3 * (parameters / 4 + 4 * 264 * 24), "{states} of {of_all}");
         }
     }
 }

@@ -10,6 +10,7 @@ use burn::module::AutodiffModule;
 use burn_train::InferenceStep;
 use models::{Overflow, Reader, Request, Sampling, Stretch, WholeReader, generate_by};
 
+use super::frozen::GROUPS;
 use super::pipeline::{Measuring, spoken_by_stages};
 use super::sharded::{Training, trained};
 use super::whole_and_by_rows::{config, micro_batch};
@@ -23,7 +24,7 @@ const TIED: &str = "model.tie_word_embeddings=true";
 fn stages_on_ranks_have_the_bits_of_one_process() {
     let cases: [&[&str]; 10] = [
         &["train.accumulate=4", "memory.optimizer=device", TIED],
-        &["train.accumulate=5", "train.grad_clip=null"],
+        &["train.accumulate=5", "train.grad_clip=null", GROUPS],
         &["train.accumulate=4", "train.optimizer=muon", "memory.optimizer=device"],
         &["train.accumulate=3", "train.optimizer=sgd", TIED, "memory.optimizer_state=bf16"],
         &[
@@ -74,6 +75,26 @@ fn a_checkpoint_of_stages_resumes_in_every_mode_and_from_each() {
         let from = [&settings[..], mode].concat();
         let back = trained(&from, [3, 2], &["ranks.pipeline=2", "memory.shard=false"]);
         assert!(back.saved == expected.saved, "{mode:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn stages_may_have_states_on_disks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let disk = format!("memory.disk={}", folder.path().display());
+    for form in ["memory.optimizer_state=f32", "memory.optimizer_state=compact"] {
+        let in_memory = [&TWO[..], &["train.accumulate=4", "model.compute=bf16", TIED, form]].concat();
+        let on_disk = [&in_memory[..], &[&disk]].concat();
+        let one = trained(&in_memory, [1, 1], &[]);
+        for (worlds, later) in [([1, 2], &[][..]), ([2, 4], &[FOUR])] {
+            trained(&on_disk, worlds, later).assert_has_bits_of(&one, worlds, &on_disk);
+        }
+        let held = |settings: &[&str]| {
+            on_each(2, |ranks| Training::new(&config(settings), ranks).optimizer.host_bytes())
+        };
+        let [below, all] = [held(&on_disk), held(&in_memory)];
+        assert!(below.iter().zip(&all).all(|(below, all)| below * 10 < *all), "{form}: {below:?} {all:?}");
     }
 }
 

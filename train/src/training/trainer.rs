@@ -177,9 +177,8 @@ impl<I: Offloadable> Trainer<I> {
     }
 
     fn update(&mut self, gradients: GradientsParams, stride: Stride) -> anyhow::Result<()> {
-        let optimizer = &mut self.optimizer;
-        self.model.update(|gpt| optimizer.step(gpt, gradients, stride))?;
-        self.model.update(|gpt| optimizer.gathered(gpt, &mut self.ranks))
+        let Self { model, optimizer, ranks, .. } = self;
+        model.update(|gpt| optimizer.update(gpt, gradients, stride, ranks))
     }
 
     fn update_failed(&mut self, step: u64, error: &dyn fmt::Display) -> anyhow::Error {

@@ -35,7 +35,7 @@ pub(super) fn config(settings: &[&str]) -> Config {
     Config::from_text(text, "a tiny run", &settings).expect("valid")
 }
 
-/// Other rows in every step, few of them in many.
+/// Other rows in every step, few of them in many. Every other micro-batch has a mask.
 pub(super) fn micro_batch(step: u64, n: u64) -> MicroBatch {
     let token = |at: u64| {
         let drawn = (step * 31 + n * 17 + at).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -43,7 +43,9 @@ pub(super) fn micro_batch(step: u64, n: u64) -> MicroBatch {
     };
     let inputs: Vec<i32> = (0..24).map(token).collect();
     let targets = (1..25).map(token).collect();
-    MicroBatch { rows: 2, inputs, targets, followers: None, mask: None }
+    let weight = |at: u64| if (at + step).is_multiple_of(3) { 0.0 } else { 1.0 };
+    let mask = (!n.is_multiple_of(2)).then(|| (0..24).map(weight).collect());
+    MicroBatch { rows: 2, inputs, targets, followers: None, mask }
 }
 
 struct Training {

@@ -319,7 +319,7 @@ fn a_plan_of_adapters_can_be_replayed() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn adapters_end_with_the_bits_of_one_process_on_two_ranks() {
+fn adapters_end_with_the_bits_of_one_process_on_two_and_four_ranks() {
     if !crate::ranks::has_mpi() {
         return;
     }
@@ -327,7 +327,9 @@ fn adapters_end_with_the_bits_of_one_process_on_two_ranks() {
     let settings = [&LORA[..], &crate::ranks::SHARED, &["train.recompute=1"]].concat();
     let one = tiny.attempt_to_tune("one", &settings);
     assert_success(&one);
-    let two = tiny.train_on_ranks(&[&begin("two", &settings)[..], &crate::ranks::on("2")].concat());
-    assert_success(&two);
-    assert_eq!(bits(&json(&two)), bits(&json(&one)));
+    for (out, ranks) in [("two", "2"), ("four", "4")] {
+        let several = tiny.train_on_ranks(&[&begin(out, &settings)[..], &crate::ranks::on(ranks)].concat());
+        assert_success(&several);
+        assert_eq!(bits(&json(&several)), bits(&json(&one)), "{out}");
+    }
 }

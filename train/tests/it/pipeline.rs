@@ -114,6 +114,7 @@ fn what_stages_cannot_do_is_refused_by_name() {
         ("memory.shard=states", "set `memory.shard` to false"),
         ("train.together=2", "set `train.together` to \"auto\""),
         (r#"train.freeze=["embedding"]"#, "set `train.freeze` to []"),
+        ("train.lora.rank=4", "leave out `train.lora`"),
     ] {
         let said = refused(&[setting]);
         assert!(said.contains("`ranks.pipeline` = 2") && said.contains(way_out), "{setting}: {said}");

@@ -77,12 +77,14 @@ impl HostPart {
         stride: Stride,
     ) -> Result<Update, HostOptimError> {
         let state = self.states.remove(&id).expect("it is due");
+        // Other ranks wait for it whatever happens.
+        self.to_broadcast.insert(id, None);
         let (rule, stride) = self.rule_and_stride((state.name(), D), stride);
         let (update, updated) = match self.settings.parameters.form(state.name()).code {
             Some(code) => state.begin_tile_data(rule, stride, code)?,
             None => state.begin_data(rule, stride, weights)?,
         };
-        self.to_broadcast.insert(id, updated);
+        self.to_broadcast.insert(id, Some(updated));
         Ok(update)
     }
 
@@ -100,7 +102,7 @@ impl HostPart {
 
     /// Waits for the weights to broadcast.
     pub(in crate::optimizer) fn stepped(&mut self, id: ParamId) -> Option<TensorData> {
-        let updated = self.to_broadcast.remove(&id)?;
+        let updated = self.to_broadcast.remove(&id).flatten()?;
         let stepped = self.times.add_wait(updated.wait_timed());
         drop(updated);
         Some(Arc::unwrap_or_clone(stepped))

@@ -14,7 +14,7 @@ mod rounds;
 use std::collections::{HashSet, VecDeque};
 use std::path::Path;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{
     Tensor, TensorData,
@@ -169,7 +169,11 @@ impl Periodic {
         let after = self.rounds.after();
         let own = [at.step - after, if at.diverged { DIVERGED } else { 0 }];
         let all = ranks.gathered_alike(own)?;
-        ensure!(all.iter().all(|[_, flags]| flags & FAILED == 0), ANOTHER_FAILED);
+        if all.iter().any(|[_, flags]| flags & FAILED != 0) {
+            // After a vote that says no, the others end after rank 0.
+            ranks.all_succeeded(false)?;
+            bail!(ANOTHER_FAILED);
+        }
 
         let outers = &mut self.outers;
         weights(gpt, |n, weights| {
@@ -240,8 +244,8 @@ impl Periodic {
 
     /// Announces this rank's failure to the others at the end of their round.
     pub(super) fn fail(&mut self, ranks: &mut Ranks) {
-        if self.in_round && self.receive(ranks).is_ok() {
-            _ = ranks.gathered_alike([0, FAILED]);
+        if self.in_round && self.receive(ranks).is_ok() && ranks.gathered_alike([0, FAILED]).is_ok() {
+            _ = ranks.all_succeeded(false);
         }
     }
 

@@ -178,13 +178,14 @@ fn a_rank_that_fails_within_a_round_ends_the_others_when_they_meet() {
         begun.expect("no fault");
         if ranks.rank() == 1 {
             periodic.fail(ranks);
-            return None;
+            return (None, ranks.all_know_failure());
         }
         let (_, met) = periodic.meet(gpt, at(4), ranks);
         periodic.fail(ranks);
-        Some(met.expect_err("rank 1 has failed").to_string())
+        (Some(met.expect_err("rank 1 has failed").to_string()), ranks.all_know_failure())
     });
-    assert_eq!(ends, [Some(ANOTHER_FAILED.to_owned()), None, Some(ANOTHER_FAILED.to_owned())]);
+    let told = (Some(ANOTHER_FAILED.to_owned()), true);
+    assert_eq!(ends, [told.clone(), (None, true), told]);
 }
 
 #[test]

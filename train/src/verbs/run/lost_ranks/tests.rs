@@ -35,6 +35,8 @@ const DESCRIPTION: &str = r#"{
     "ranks": {"warm_up": 1, "round": 2}
 }"#;
 
+const STAGES: [&str; 3] = ["ranks.pipeline=2", "train.recompute=1", "model.n_layer=2"];
+
 #[derive(Parser)]
 struct Command {
     #[command(flatten)]
@@ -54,11 +56,11 @@ impl Runs {
         self.0.path().join(name).to_str().expect("UTF-8").to_owned()
     }
 
-    /// Each rank's ending. `fault`: a rank, the number of its call, the call's fault.
+    /// Each rank's ending. `faults`: a rank, the number of its call, the call's fault.
     fn ends(
         world: usize,
         (arguments, settings): (&[&str], &[&str]),
-        fault: Option<(usize, u64, Fault)>,
+        faults: &[(usize, u64, Fault)],
     ) -> Vec<anyhow::Result<Ending>> {
         let settings = settings.iter().flat_map(|setting| ["--set", setting]);
         let arguments = ["train", "--device", "cpu"].iter().chain(arguments).copied().chain(settings);
@@ -74,9 +76,10 @@ impl Runs {
 
         on_each_with_its_own(
             world,
-            |engine| match fault {
-                Some((rank, at, fault)) if rank == engine.rank() => engine.with_fault(at, fault),
-                _ => engine,
+            |engine| {
+                let rank = engine.rank();
+                let own = faults.iter().filter(|(of, ..)| *of == rank);
+                own.fold(engine, |engine, (_, at, fault)| engine.with_fault(*at, *fault))
             },
             |ranks| Training::find(&args, ranks, Arc::default())?.on::<Flex>(&FlexDevice, &place),
         )
@@ -87,14 +90,14 @@ impl Runs {
         world: usize,
         out: &str,
         settings: &[&str],
-        fault: Option<(usize, u64, Fault)>,
+        faults: &[(usize, u64, Fault)],
     ) -> Vec<anyhow::Result<Ending>> {
         let (config, out) = (self.path("tiny.json"), self.path(out));
-        Self::ends(world, (&["--config", &config, "--out", &out], settings), fault)
+        Self::ends(world, (&["--config", &config, "--out", &out], settings), faults)
     }
 
     fn done(&self, world: usize, out: &str, settings: &[&str]) -> [String; 2] {
-        let ends = self.begin(world, out, settings, None);
+        let ends = self.begin(world, out, settings, &[]);
         assert!(ends.iter().all(|end| matches!(end, Ok(Ending::Done))), "{ends:?}");
         self.bits(out)
     }
@@ -105,27 +108,32 @@ impl Runs {
         ["losses_sha256", "weights_sha256"].map(|key| summary[key].as_str().expect("a digest").to_owned())
     }
 
-    fn losses(&self, out: &str) -> Vec<u64> {
+    /// The steps of the restarts, each after the loss of `gone`.
+    fn losses(&self, out: &str, (gone, before): (&[usize], usize)) -> Vec<u64> {
         let journal =
             fs::read_to_string(Path::new(&self.path(out)).join("metrics.jsonl")).expect("it is there");
         let records = journal.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
         let lost = records.filter(|record| record["kind"] == "lost");
         lost.map(|record| {
-            assert_eq!((&record["gone"], &record["before"]), (&serde_json::json!([1]), &3.into()));
+            assert_eq!((&record["gone"], &record["before"]), (&serde_json::json!(gone), &before.into()));
             record["step"].as_u64().expect("a step")
         })
         .collect()
     }
 
-    /// Kills rank 1 of 3 at its call `at`; returns the step of the restart, or `None` if the run ends before.
     fn survived(&self, out: &str, settings: &[&str], at: u64) -> Option<u64> {
-        let ends = self.begin(3, out, settings, Some((1, at, Fault::Die)));
-        let is_done = |rank: &usize| matches!(ends[*rank], Ok(Ending::Done));
-        assert!([0, 2].iter().all(is_done), "{at}: {ends:?}");
-        if is_done(&1) {
+        self.survived_of(3, (out, settings), at)
+    }
+
+    /// Kills rank 1 of `world` at its call `at`; returns the step of the restart, or `None` if the run ends before.
+    fn survived_of(&self, world: usize, (out, settings): (&str, &[&str]), at: u64) -> Option<u64> {
+        let ends = self.begin(world, out, settings, &[(1, at, Fault::Die)]);
+        let is_done = |rank: usize| matches!(ends[rank], Ok(Ending::Done));
+        assert!((0..world).filter(|rank| *rank != 1).all(is_done), "{at}: {ends:?}");
+        if is_done(1) {
             return None;
         }
-        let losses = self.losses(out);
+        let losses = self.losses(out, (&[1], world));
         let [step] = losses[..] else { panic!("one is lost, not {losses:?}") };
         Some(step)
     }
@@ -175,6 +183,44 @@ fn ranks_that_gather_weights_restart_from_their_checkpoint_with_the_bits_of_one_
     }
 }
 
+#[test]
+fn rank_0_alone_of_a_pipeline_restarts_from_its_checkpoint_with_the_bits_of_one_process() {
+    let runs = Runs::new();
+    let whole = runs.done(1, "whole", &STAGES);
+    for at in (25..).step_by(20) {
+        let out = format!("at-{at}");
+        let step = runs.survived_of(2, (&out, &STAGES), at).expect("a checkpoint comes before the end");
+        assert_eq!(runs.bits(&out), whole, "call {at}, step {step}");
+        if step > 0 {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_whole_pipeline_that_is_left_restarts_with_the_bits_of_one_process() {
+    let runs = Runs::new();
+    let whole = runs.done(1, "whole", &STAGES);
+    // The calls of ranks 2 and 3 have nearly equal numbers, so that both die before the others go on.
+    let faults = [2, 3].map(|rank| (60..90).map(move |at| (rank, at, Fault::Die)));
+    let ends = runs.begin(4, "run", &STAGES, &faults.into_iter().flatten().collect::<Vec<_>>());
+    assert!(ends[..2].iter().all(|end| matches!(end, Ok(Ending::Done))), "{ends:?}");
+    assert_eq!(runs.losses("run", (&[2, 3], 4)).len(), 1);
+    assert_eq!(runs.bits("run"), whole);
+}
+
+#[test]
+fn ranks_that_are_left_without_a_whole_pipeline_end_with_what_to_start() {
+    let settings = ["ranks.pipeline=3", "train.recompute=1", "model.n_layer=3"];
+    let ends = Runs::new().begin(3, "run", &settings, &[(1, 60, Fault::Die)]);
+    let said = |end: &anyhow::Result<Ending>| format!("{:#}", end.as_ref().expect_err("two are left"));
+    let said: Vec<String> = ends.iter().map(said).collect();
+    for part in ["2 ranks cannot go on by themselves", "start a multiple of 3 with --ranks"] {
+        assert!(said[0].contains(part), "{said:?}");
+    }
+    assert!(said[2].contains("rank 0 failed"), "{said:?}");
+}
+
 /// It dies in every call until the first checkpoint is there, so in each of its save.
 #[test]
 fn a_rank_may_die_at_any_moment_of_a_save() {
@@ -201,7 +247,7 @@ fn ranks_with_own_state_restart_as_if_started_to_resume() {
         let by_hand = format!("by-hand-{exchange}");
         runs.done(3, &by_hand, &[settings[0], "checkpoint.keep_last=9"]);
         let path = format!("{}/checkpoints/step-{step:08}", runs.path(&by_hand));
-        let ends = Runs::ends(2, (&["--resume", &path], &[]), None);
+        let ends = Runs::ends(2, (&["--resume", &path], &[]), &[]);
         assert!(ends.iter().all(|end| matches!(end, Ok(Ending::Done))), "{ends:?}");
         assert_eq!(runs.bits(&out), runs.bits(&by_hand), "{exchange} from step {step}");
     }
@@ -214,7 +260,7 @@ fn a_run_ends_if_rank_0_is_lost_or_a_call_fails_without_a_loss() {
         ("led", 0, Fault::Die, "rank 0 is gone"),
         ("failed", 1, Fault::Fail, "a call has failed on some rank"),
     ] {
-        let ends = runs.begin(3, out, &["memory.shard=true"], Some((rank, 120, fault)));
+        let ends = runs.begin(3, out, &["memory.shard=true"], &[(rank, 120, fault)]);
         let said = |end: &anyhow::Result<Ending>| format!("{:#}", end.as_ref().expect_err("it cannot go on"));
         let said: Vec<String> = ends.iter().map(said).collect();
         assert!(said[2].contains(expected), "{said:?}");
