@@ -71,7 +71,7 @@ pub enum Error {
     },
     /// Training without text.
     #[error(
-        "the corpus is empty: none of its {documents} document(s) has text. Check what --input points at"
+        "the corpus is empty: none of its {documents} document(s) has text. Check that its files are the right ones"
     )]
     EmptyCorpus {
         /// How many.
@@ -146,8 +146,8 @@ pub enum Error {
     Chat(#[from] ChatProblem),
     /// A file other than UTF-8.
     #[error(
-        "{} is not UTF-8: byte {at} cannot be read as text. Convert the file, or take it as plain bytes with \
-         `--tokenizer bytes`",
+        "{} is not UTF-8: byte {at} cannot be read as text. Convert the file, or take it as plain bytes with the \
+         tokenizer `bytes`",
         path.display()
     )]
     NotUtf8 {

@@ -44,7 +44,7 @@ pub(super) enum Look {
     Run(usize),
 }
 
-const RUNS: [&str; 6] = ["run-0", "run-1", "run-2", "run-3", "run-4", "run-5"];
+pub(super) const RUNS: [&str; 6] = ["run-0", "run-1", "run-2", "run-3", "run-4", "run-5"];
 
 #[derive(Debug, Clone)]
 pub(super) struct Marks {

@@ -2,6 +2,7 @@
 
 use super::chart::{Chart, Curve, Look, Marks};
 use super::history::{History, Update};
+use super::ranks::{self, Rank};
 use super::thinning::{Point, smooth};
 
 /// Larger values would hide all others.
@@ -12,7 +13,7 @@ pub(super) const SMOOTHED: usize = 50;
 /// Longer runs get a second chart of the loss.
 const LONG: usize = 100;
 
-pub(super) fn charts(history: &History) -> Vec<Chart> {
+pub(super) fn charts(history: &History, others: &[Rank]) -> Vec<Chart> {
     let steps = &history.steps;
     let withheld = || Marks {
         name: "withheld step",
@@ -54,8 +55,10 @@ pub(super) fn charts(history: &History) -> Vec<Chart> {
         charts.push(sizes("Disk tier per step", curves));
     }
     if steps.iter().any(|step| step.ranks_sent.is_some()) {
-        charts.extend([exchanged(steps), waiting(steps)]);
+        let planned = history.starts.last().and_then(|start| start.sent_per_step);
+        charts.extend([exchanged(steps, planned), waiting(steps)]);
     }
+    charts.extend(ranks::memory(history, others));
     charts.push(norm);
     charts.retain(|chart| !chart.is_empty());
     charts
@@ -91,10 +94,11 @@ fn moved(steps: &[Update], on_host: bool) -> Chart {
     sizes("Moved per step", curves)
 }
 
-fn exchanged(steps: &[Update]) -> Chart {
+fn exchanged(steps: &[Update], planned: Option<u64>) -> Chart {
     let curves = vec![
         ("sent by rank 0", Look::First, bytes(steps, |step| step.ranks_sent)),
         ("received by it", Look::Second, bytes(steps, |step| step.ranks_heard)),
+        ("sent by a rank in the plan", Look::Limit, bytes(steps, |_| planned)),
     ];
     sizes("Exchanged per step", curves)
 }
@@ -144,8 +148,14 @@ fn reading(title: &str) -> &'static str {
         "Waiting for copies" => "The price of spilling: at 10, a tenth of the step was spent waiting.",
         "Update on the host" => "The processor's time for a step. Only the part that is waited for is lost.",
         "Disk tier per step" => "Bytes to and from the disk. Writes wear the drive.",
-        "Exchanged per step" => "Bytes between processes, for gradients or weights.",
+        "Exchanged per step" => {
+            "Bytes between processes, for gradients or weights. The dashed line is the plan's figure, an average where ranks \
+             exchange rarely."
+        }
         "Waiting for ranks" => "At 10, a tenth of the step was spent waiting for other processes.",
+        "Memory of ranks" => {
+            "The most of a step on each rank's device. The highest one decides which budget works; the table of ranks has all."
+        }
         "Gradient norm" => {
             "A jump is an unusual batch. Steady growth announces that the run diverges: lower the learning rate."
         }

@@ -22,6 +22,7 @@ pub(super) struct History {
     pub(super) checkpoints: Vec<Checkpoint>,
     pub(super) quizzes: Vec<Quiz>,
     pub(super) stops: Vec<Stopping>,
+    pub(super) moments: Option<Moments>,
     pub(super) timeline: Option<Timeline>,
     /// Unreadable lines, except a cut-off last one.
     pub(super) unreadable: usize,
@@ -38,6 +39,7 @@ enum Record {
     Checkpoint(Checkpoint),
     Quiz(Quiz),
     Stopping(Stopping),
+    Moments(Moments),
     Timeline(Timeline),
     #[serde(other)]
     Other,
@@ -54,6 +56,13 @@ pub(super) struct Start {
     pub(super) device: String,
     pub(super) parameters: u64,
     pub(super) tokens_per_step: u64,
+    /// Absent in older journals, as the next three fields.
+    pub(super) together: Option<u64>,
+    pub(super) ranks: Option<usize>,
+    /// By the plan, on all tiers.
+    pub(super) working_set: Option<u64>,
+    /// By the plan.
+    pub(super) sent_per_step: Option<u64>,
     pub(super) device_budget: Option<u64>,
     /// `device` or `host`; absent in older journals. The next two fields are for `host`.
     pub(super) optimizer_on: Option<String>,
@@ -137,6 +146,15 @@ pub(super) struct Stopping {
     pub(super) reason: String,
 }
 
+/// A divided optimizer at the end of a run.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(super) struct Moments {
+    pub(super) step: u64,
+    pub(super) bytes: u64,
+    /// Peak bytes of weights gathered from other ranks.
+    pub(super) gathered_bytes: Option<u64>,
+}
+
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct Score {
     pub(super) right: u64,
@@ -195,6 +213,7 @@ impl History {
             Record::Checkpoint(checkpoint) => self.checkpoints.push(checkpoint),
             Record::Quiz(quiz) => self.quizzes.push(quiz),
             Record::Stopping(stop) => self.stops.push(stop),
+            Record::Moments(moments) => self.moments = Some(moments),
             Record::Timeline(timeline) => self.timeline = Some(timeline),
             Record::Other => {}
         }
@@ -208,6 +227,7 @@ impl History {
         self.withheld.retain(|record| record.step <= step);
         self.checkpoints.retain(|record| record.step <= step);
         self.quizzes.retain(|record| record.step <= step);
+        self.moments.take_if(|record| record.step > step);
         self.timeline.take_if(|record| record.step > step);
     }
 }

@@ -9,6 +9,7 @@ mod curves;
 mod history;
 mod markup;
 mod page;
+mod ranks;
 mod scale;
 mod tables;
 #[cfg(test)]
@@ -27,7 +28,7 @@ const FILE: &str = "report.html";
 
 pub(crate) fn write(run: &Path) -> anyhow::Result<PathBuf> {
     let history = History::read(run)?;
-    let page = page::render(&name(run), &history);
+    let page = page::render(&name(run), &history, &ranks::others(run, &history));
     let path = run.join(FILE);
     save(&path, &page)?;
     Ok(path)

@@ -6,18 +6,19 @@ use super::chart::Chart;
 use super::curves::charts;
 use super::history::History;
 use super::markup::Escaped;
+use super::ranks::{self, Rank};
 use super::{tables, timeline, verdict};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-pub(super) fn render(name: &str, history: &History) -> String {
+pub(super) fn render(name: &str, history: &History, others: &[Rank]) -> String {
     let mut page = String::new();
-    write(&mut page, name, history).expect("a string takes everything");
+    write(&mut page, name, history, others).expect("a string takes everything");
     page
 }
 
-fn write(page: &mut String, name: &str, history: &History) -> fmt::Result {
+fn write(page: &mut String, name: &str, history: &History, others: &[Rank]) -> fmt::Result {
     head(page, name)?;
     writeln!(page, "<p class=\"verdict\">{}</p>", Escaped(&verdict::of(history)))?;
     writeln!(page, "<dl>")?;
@@ -26,8 +27,9 @@ fn write(page: &mut String, name: &str, history: &History) -> fmt::Result {
     }
 
     writeln!(page, "</dl>")?;
-    draw(page, &charts(history))?;
+    draw(page, &charts(history, others))?;
     timeline::write(page, history)?;
+    ranks::table(page, history, others)?;
     tables::quiz(page, history)?;
     tables::samples(page, &history.samples)?;
     tables::evals(page, &history.evals)?;

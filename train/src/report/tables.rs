@@ -33,6 +33,9 @@ pub(super) fn facts(history: &History) -> Vec<(&'static str, String)> {
         add("Optimizer", optimizer_place(start));
         add("Parameters", Some(grouped(start.parameters)));
         add("Tokens per step", Some(grouped(start.tokens_per_step)));
+        let group = start.together.filter(|count| *count > 1);
+        add("Micro-batches", group.map(|count| format!("{} pass each segment together", grouped(count))));
+        add("Ranks", start.ranks.filter(|count| *count > 1).map(|count| count.to_string()));
     }
 
     if let Some(last) = history.steps.last() {

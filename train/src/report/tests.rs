@@ -14,9 +14,13 @@ fn page(lines: &str) -> String {
     let run = folder.path().join("toy");
     fs::create_dir(&run).expect("a folder");
     fs::write(run.join("metrics.jsonl"), lines).expect("written");
-    write(&run).expect("a report");
+    page_of(&run)
+}
+
+fn page_of(run: &Path) -> String {
+    write(run).expect("a report");
     let page = fs::read_to_string(run.join("report.html")).expect("it is there");
-    write(&run).expect("a report");
+    write(run).expect("a report");
     assert_eq!(
         fs::read_to_string(run.join("report.html")).expect("it is there"),
         page,
@@ -188,7 +192,13 @@ fn the_verdict_says_whether_a_run_is_done_learns_overfits_spills_and_skips() {
     let run = |to: u64, of: u64| [vec![start(0)], (1..=to).map(|at| step(at, of)).collect()].concat();
     let done = verdict(&run(200, 200));
     assert!(done.starts_with("All 200 steps are done. The model learns: its loss fell from "), "{done}");
-    assert!(done.contains("Spilling took ") && !done.contains("skipped"), "{done}");
+    let spilled = "Memory was short on the device; up to 9.00 MiB were held on the host; 6 % of the time";
+    assert!(done.contains(spilled) && !done.contains("skipped"), "{done}");
+    let mut planned = run(200, 200);
+    planned[0]["working_set"] = json!(51 << 20);
+    let planned = verdict(&planned);
+    let short = "By the plan, memory was short by 35.00 MiB on the device; up to 9.00 MiB were held";
+    assert!(planned.contains(short), "{planned}");
 
     let killed = verdict(&run(50, 200));
     assert!(killed.starts_with("Step 50 of 200 is the last one recorded; "), "{killed}");
@@ -289,6 +299,56 @@ fn a_page_shows_the_host_optimizers_place_time_and_bytes() {
 }
 
 #[test]
+fn a_page_says_how_many_micro_batches_pass_each_segment_together() {
+    let said = |count: u64| {
+        let mut begun = start(0);
+        begun["together"] = json!(count);
+        text(&page(&jsonl(&[begun, step(1, 9)])))
+    };
+    assert!(said(16).contains("Micro-batches16 pass each segment together"), "{}", said(16));
+    assert!(!said(1).contains("Micro-batches"));
+}
+
+#[test]
+fn peaks_and_gathered_weights_of_each_rank_and_the_planned_exchange_are_shown() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("toy");
+    fs::create_dir_all(run.join("ranks/1")).expect("a folder");
+    // A rank of an earlier start with more of them.
+    fs::create_dir_all(run.join("ranks/3")).expect("a folder");
+    for (rank, place) in ["", "ranks/1", "ranks/3"].into_iter().enumerate() {
+        let mut begun = start(0);
+        (begun["ranks"], begun["sent_per_step"]) = (json!(3), json!(8 << 20));
+        let mut records = vec![begun];
+        records.extend((1..=5).map(|at| step(at, 5)));
+        records[2]["device_bytes"] = json!((20 + rank) << 20);
+        records.push(json!({"kind": "moments", "step": 5, "bytes": 3 << 20, "gathered_bytes": 2 << 20}));
+        fs::write(run.join(place).join("metrics.jsonl"), jsonl(&records)).expect("written");
+    }
+
+    let page = page_of(&run);
+    for drawn in [
+        "<b>Memory of ranks</b>",
+        "<polyline class=\"run-1\" data-name=\"rank 1\"",
+        "<polyline class=\"limit\" data-name=\"sent by a rank in the plan\"",
+        "The highest one decides which budget works",
+        "The dashed line is the plan&#39;s figure",
+    ] {
+        assert!(page.contains(drawn), "{drawn}");
+    }
+    let shown = text(&page);
+    for expected in [
+        "Ranks3",
+        "The journals of 1 of 3 ranks are not here",
+        "0520.00 MiB9.00 MiB3.00 MiB2.00 MiB",
+        "1521.00 MiB9.00 MiB3.00 MiB2.00 MiB",
+    ] {
+        assert!(shown.contains(expected), "{expected} is missing: {shown}");
+    }
+    assert!(!page.contains("rank 3"), "it is no rank of this start");
+}
+
+#[test]
 fn a_page_without_a_drawn_step_gives_the_reason() {
     let said = |records: &[Value]| {
         let page = page(&jsonl(records));
@@ -325,6 +385,18 @@ fn a_page_fetches_nothing() {
     for way in ["http", "//", "src=", "href", "url(", "@import", "fetch", "import("] {
         assert!(!page.contains(way), "{way}");
     }
+}
+
+#[test]
+fn every_colour_of_the_page_has_a_light_and_a_dark_form() {
+    let (colours, rest) = include_str!("page.css").split_once("body {").expect("colours come first");
+    let (light, dark) = colours.split_once("@media").expect("two forms");
+    let names = |part: &str| {
+        let rules = part.split(['{', ';']).map(str::trim);
+        rules.filter_map(|rule| Some(rule.split_once(": #")?.0.to_owned())).collect::<Vec<_>>()
+    };
+    assert_eq!(names(light), names(dark));
+    assert!(!rest.contains('#'), "a colour has no name");
 }
 
 #[test]

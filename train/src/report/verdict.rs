@@ -1,5 +1,7 @@
 //! A run's outcome in words.
 
+use backend_offload::Bytes;
+
 use super::history::{History, Update};
 use crate::figures::grouped;
 
@@ -59,18 +61,24 @@ fn overfitting(history: &History) -> Option<String> {
 }
 
 fn spilling(history: &History) -> Option<String> {
-    history.starts.last()?.device_budget?;
+    let start = history.starts.last()?;
+    let budget = start.device_budget?;
     let sum = |value: fn(&Update) -> Option<f64>| history.steps.iter().filter_map(value).sum::<f64>();
     let moved = sum(|step| Some((step.bytes_in? + step.bytes_out?) as f64));
     let (waited, whole) = (sum(|step| step.stall_ms), sum(|step| step.ms));
     if history.steps.is_empty() {
         return None;
     }
-    Some(if moved > 0.0 && whole > 0.0 {
-        format!("Spilling took {:.0} % of the time.", 100.0 * waited / whole)
-    } else {
-        "Nothing spilled: all had room on the device.".to_owned()
-    })
+    if moved <= 0.0 || whole <= 0.0 {
+        return Some("Nothing spilled: all had room on the device.".to_owned());
+    }
+    let short = start.working_set.and_then(|wanted| wanted.checked_sub(budget)).filter(|short| *short > 0);
+    let short = short.map_or("Memory was short on the device".to_owned(), |bytes| {
+        format!("By the plan, memory was short by {} on the device", Bytes(bytes))
+    });
+    let most = history.steps.iter().filter_map(|step| step.host_bytes).max().filter(|bytes| *bytes > 0);
+    let held = most.map_or(String::new(), |bytes| format!("; up to {} were held on the host", Bytes(bytes)));
+    Some(format!("{short}{held}; {:.0} % of the time was spent waiting for copies.", 100.0 * waited / whole))
 }
 
 fn skipped(history: &History) -> Option<String> {

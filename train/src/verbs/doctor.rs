@@ -7,7 +7,7 @@ mod disk;
 mod memory;
 mod mpi;
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::path::Path;
 
 use anyhow::Context;
@@ -54,6 +54,18 @@ impl Finding {
     }
 }
 
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = match self.verdict {
+            Verdict::Fine => "fine",
+            Verdict::Note => "note",
+            Verdict::Missing => "missing",
+        };
+        write!(f, "{verdict:<8} {:<18} {}", self.subject, self.found)?;
+        self.remedy.as_ref().map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
+    }
+}
+
 #[derive(Debug, Serialize)]
 struct Report {
     findings: Vec<Finding>,
@@ -84,14 +96,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 impl Report {
     fn text(&self) -> String {
         let mut text = String::new();
-        for Finding { subject, verdict, found, remedy } in &self.findings {
-            let verdict = match verdict {
-                Verdict::Fine => "fine",
-                Verdict::Note => "note",
-                Verdict::Missing => "missing",
-            };
-            let remedy = remedy.as_ref().map(|remedy| format!("; {remedy}")).unwrap_or_default();
-            _ = writeln!(text, "{verdict:<8} {subject:<18} {found}{remedy}");
+        for finding in &self.findings {
+            _ = writeln!(text, "{finding}");
         }
         text + "\n" + &self.conclusion + "\n"
     }

@@ -1,11 +1,12 @@
 //! `train import`: begins a run with published weights, or with weights from `export --layout native`.
 
 use std::fmt::Display;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use models::weights::{Incoming, WeightsError};
 use models::{Footprint, GptConfig};
-use runs::checkpoint::{CONFIG, Checkpoints, TOKENIZER};
+use runs::checkpoint::{CONFIG, Checkpoints, TOKENIZER, WEIGHTS};
 use runs::config::{Config, TokenizerKind};
 use runs::directory::RunDirectory;
 use runs::{BadInput, text_of};
@@ -37,12 +38,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let out = args.out.display();
         return Err(BadInput(format!("{out} holds a run; choose another --out")).into());
     }
+    refuse_without_model(&args.from)?;
     if Checkpoints::is_one(&args.from) {
         Checkpoints::open(&args.from)?;
     }
     let source = &args.tokenizer.clone().unwrap_or_else(|| tokenizer_folder(&args.from));
-    let tokenizer = Tokenizer::load(source).map_err(|error| unusable(&error))?;
-    let mut weights = Incoming::open(&args.from).map_err(|error| unusable(&error))?;
+    let tokenizer = Tokenizer::load(source).map_err(|error| no_tokenizer(&error))?;
+    let mut weights = Incoming::open(&args.from).map_err(|error| incomplete(&error, &args.from))?;
     shorten(&mut weights, &args.config.set)?;
     let ignored = models::weights::ignored_keys(&args.from).map_err(|error| unusable(&error))?;
     if !ignored.is_empty() {
@@ -89,6 +91,38 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 /// Bad input: another file may work.
 fn unusable(error: &dyn Display) -> BadInput {
     BadInput(error.to_string())
+}
+
+/// An empty folder lacks more than the tokenizer, which is opened first.
+fn refuse_without_model(from: &Path) -> Result<(), BadInput> {
+    if [CONFIG, WEIGHTS].iter().any(|file| from.join(file).exists()) {
+        return Ok(());
+    }
+    let from = from.display();
+    Err(BadInput(format!(
+        "{from} holds no model, neither {CONFIG} nor {WEIGHTS}; download one by `hf download NAME --local-dir {from}`, or \
+         name another folder by --from"
+    )))
+}
+
+/// A model is of use with its own tokenizer only.
+fn no_tokenizer(error: &Error) -> BadInput {
+    let Error::NoTokenizer { path } = error else { return unusable(error) };
+    BadInput(format!(
+        "{} holds neither tokenizer.json nor vocab.json with merges.txt; name a folder that does by --tokenizer",
+        path.display()
+    ))
+}
+
+/// A file of `from` that is not there may have been left out of a download.
+fn incomplete(error: &WeightsError, from: &Path) -> BadInput {
+    match error {
+        WeightsError::File { source, .. } if source.kind() == ErrorKind::NotFound => BadInput(format!(
+            "{error}; download it again by `hf download NAME --local-dir {}`, or name another folder by --from",
+            from.display()
+        )),
+        _ => unusable(error),
+    }
 }
 
 /// Refuses a format with control tokens that the model lacks.

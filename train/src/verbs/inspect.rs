@@ -30,7 +30,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let folders = Checkpoints::in_run(path).folders()?;
         folders.into_iter().map(|folder| (folder.clone(), whole(&folder))).collect()
     } else {
-        return Err(neither(path).into());
+        return Err(neither(path, "train inspect").into());
     };
     // After the checksums: a flipped bit is damage, not a wrong key.
     let config = Config::load(&path.join(CONFIG).to_string_lossy(), &[])?;

@@ -23,7 +23,7 @@ use crate::exit::Ending;
 use crate::figures::duration;
 use crate::interrupt;
 use crate::machine::{Measuring, survey};
-use crate::optimizer::check_eight_bits;
+use crate::optimizer::check_formats;
 use crate::plan::{self, Plan};
 use crate::ranks::{self, RankArgs, Ranks};
 use attempt::Part;
@@ -201,7 +201,7 @@ fn make_plan<I: Offloadable>(
     if args.device == DeviceChoice::Auto && place.shares_host && !args.dry_run && !dry_run_requested() {
         refuse_slow_step(plan.step_seconds())?;
     }
-    check_eight_bits::<Offload<I>>(&directory.config, device)?;
+    check_formats::<Offload<I>>(&directory.config, device)?;
     Ok((plan, machine.flops_per_second))
 }
 

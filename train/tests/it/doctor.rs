@@ -5,6 +5,7 @@ use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 use serde_json::Value;
 
 use crate::program::{CACHE, PROGRAM, assert_success, stderr, stdout};
+use crate::ranks::has_mpi;
 use crate::stand_in;
 use crate::tiny::Tiny;
 
@@ -116,6 +117,19 @@ fn doctor_ends_with_the_device_of_a_start() {
         text.trim_end().lines().last().is_some_and(|line| line.starts_with("`train` would use")),
         "{text}"
     );
+}
+
+#[test]
+fn doctor_names_the_open_mpi_that_is_installed() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let output = command(&tiny, tiny.path(), tiny.path(), &["doctor"]).output().expect("it starts");
+    assert_success(&output);
+    let text = stdout(&output);
+    let begins = "fine     Open MPI           Open MPI v";
+    assert!(text.lines().any(|line| line.starts_with(begins)), "{text}");
 }
 
 #[test]

@@ -3,14 +3,55 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::program::{assert_code, last_words};
+use crate::program::{assert_code, last_words, stdout};
 use crate::tiny::{GPT2, Tiny};
 
 fn refused(tiny: &Tiny, arguments: &[&str]) -> String {
     let output = tiny.train(arguments);
     assert_code(&output, 2);
     assert!(output.stdout.is_empty());
-    format!("train {}\n\n{}", arguments.join(" "), last_words(&output, tiny.path()))
+    let said = last_words(&output, tiny.path());
+    assert_options_exist(tiny, arguments, &said);
+    format!("train {}\n\n{said}", arguments.join(" "))
+}
+
+/// Options in an error are those of the called verb, or of the command of `train` beside them.
+fn assert_options_exist(tiny: &Tiny, called: &[&str], said: &str) {
+    for (n, part) in said.split('`').enumerate() {
+        let (is_code, words) = (n % 2 == 1, part.split_whitespace().collect::<Vec<_>>());
+        let command = match words.as_slice() {
+            ["train", more @ ..] if is_code => more,
+            // Another program, or a key.
+            [first, ..] if is_code && !first.starts_with("--") => continue,
+            _ => called,
+        };
+        let verb = match command {
+            ["index" | "tokenizer", ..] => 2,
+            [first, ..] if !first.starts_with("--") => 1,
+            _ => 0,
+        };
+        let is_option = |word: &&str| word.len() > 2 && word.starts_with("--");
+        let options = part.split(|letter: char| !letter.is_alphanumeric() && letter != '-').filter(is_option);
+        for option in options {
+            let help = stdout(&tiny.train(&[&command[..verb], &["--help"]].concat()));
+            assert!(help.contains(option), "{option} is no option of train {command:?}: {said}");
+        }
+    }
+}
+
+#[test]
+fn options_in_errors_are_those_of_the_verb_that_was_called() {
+    let tiny = Tiny::new();
+    fs::write(tiny.join("latin.txt"), b"caf\xe9 ".repeat(100)).expect("writing");
+    let text = r#"data={"source":"text","path":"latin.txt","split":"position","val_fraction":0.2}"#;
+    let train = set(&[text, "tokenizer.kind=characters"]);
+    let learn = ["tokenizer", "train", "--input", "latin.txt", "--vocab-size", "300", "--out", "learned"];
+    for arguments in [&train[..], &learn] {
+        let output = tiny.train(arguments);
+        let said = last_words(&output, tiny.path());
+        assert!(said.contains("is not UTF-8"), "{said}");
+        assert_options_exist(&tiny, arguments, &said);
+    }
 }
 
 fn set<'a>(settings: &[&'a str]) -> Vec<&'a str> {
@@ -78,6 +119,37 @@ fn a_missing_driver_is_named() {
     assert!(!tiny.join("runs").exists());
 }
 
+#[cfg(feature = "cuda")]
+#[test]
+fn steps_of_hours_on_the_cpu_are_refused_unless_it_was_asked_for() {
+    if !suite::Need::NoCuda.is_met(backend_offload::cuda_driver_found().then_some("there is a driver")) {
+        return;
+    }
+    let tiny = Tiny::new();
+    let cache = tiny.join("cache");
+    let train = |arguments: &[&str]| {
+        let mut command = assert_cmd::Command::new(crate::program::PROGRAM);
+        command.args(arguments).current_dir(tiny.path()).env(crate::program::CACHE.0, &cache);
+        command.output().expect("the program starts")
+    };
+    crate::program::assert_success(&train(&["plan", "--config", "tiny.json", "--device", "cpu"]));
+    let speeds = cache.join("spillway/speeds.json");
+    let kept = fs::read(&speeds).expect("measured and kept");
+    let mut kept: serde_json::Value = serde_json::from_slice(&kept).expect("JSON");
+    kept["entries"][0]["speeds"]["flops_per_second"] = serde_json::json!(1000.0);
+    fs::write(&speeds, kept.to_string()).expect("writing");
+
+    let start = ["--config", "tiny.json", "--out", "run"];
+    let refused = train(&start);
+    assert_code(&refused, 2);
+    let said = last_words(&refused, tiny.path());
+    assert!(said.contains("no GPU is used, and a step would take "), "{said}");
+    assert!(said.ends_with("and `--device cpu` trains nevertheless"), "{said}");
+    assert_options_exist(&tiny, &start, &said);
+    assert!(!tiny.join("run").exists());
+    crate::program::assert_success(&train(&[&start[..], &["--device", "cpu"]].concat()));
+}
+
 #[test]
 fn missing_and_occupied_folders_are_refused_with_a_remedy() {
     let tiny = Tiny::trained(&["train.steps=1"]);
@@ -140,11 +212,17 @@ fn broken_published_folders_are_refused_and_leave_nothing() {
         let output = tiny.train(arguments);
         assert_code(&output, 2);
         assert!(!tiny.join("imported").exists(), "nothing is made of what cannot be read");
-        last_words(&output, tiny.path())
+        let said = last_words(&output, tiny.path());
+        assert_options_exist(&tiny, arguments, &said);
+        said
     };
 
     let import = ["import", "--from", "published", "--out", "imported", "--config", "tiny.json"];
     let (weights, config) = (tiny.join("published/model.safetensors"), tiny.join("published/config.json"));
+    let [tokenizer, aside] = ["published/tokenizer.json", "aside.json"].map(|file| tiny.join(file));
+    fs::rename(&tokenizer, &aside).expect("moving");
+    insta::assert_snapshot!("import_without_a_tokenizer", failed(&import));
+    fs::rename(&aside, &tokenizer).expect("moving back");
     let described = fs::read_to_string(&config).expect("reading");
     fs::write(&config, described.replace("\"n_layer\": 1", "\"n_layer\": 1000000000000")).expect("writing");
     insta::assert_snapshot!("import_of_more_blocks_than_there_are", failed(&import));

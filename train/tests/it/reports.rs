@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::program::{assert_success, failure, stdout};
-use crate::tiny::{TIGHT, Tiny};
+use crate::tiny::{TIGHT, Tiny, number};
 
 const PAGE: &str = include_str!("../../../docs/reference/metrics.md");
 
@@ -40,6 +40,27 @@ fn the_reference_names_every_record_and_field_that_a_run_writes() {
     }
     for kind in ["checkpoint", "eval", "quiz", "sample", "start", "step", "timeline"] {
         assert!(kinds.iter().any(|found| found == kind), "no {kind} in {kinds:?}");
+    }
+}
+
+#[test]
+fn a_run_records_its_group_its_ranks_and_the_memory_that_its_plan_wants() {
+    let tiny = Tiny::trained(&[
+        "train.optimizer=adamw",
+        "model.n_layer=3",
+        "train.recompute=1",
+        "train.accumulate=8",
+        "train.micro_batch=1",
+        "train.together=2",
+        TIGHT,
+    ]);
+    let start = &tiny.records("run", "start")[0];
+    assert_eq!(["together", "ranks", "sent_per_step"].map(|field| number(start, field)), [2, 1, 0]);
+    assert!(number(start, "working_set") > 2 * number(start, "device_budget"), "{start}");
+
+    let page = fs::read_to_string(tiny.join("run/report.html")).expect("a page");
+    for part in ["By the plan, memory was short by ", "2 pass each segment together"] {
+        assert!(page.contains(part), "{part} is missing");
     }
 }
 

@@ -153,7 +153,7 @@ impl RunDirectory {
                 .into());
             }
             if !path.join(CONFIG).exists() {
-                return Err(neither(path).into());
+                return Err(neither(path, "train --resume").into());
             }
             return Self::resume_run(path, name, set);
         }

@@ -15,9 +15,13 @@ pub fn is_checkpoint(path: &Path) -> bool {
     Checkpoints::is_one(path) || path.join(WEIGHTS).exists()
 }
 
-/// The error for any other path.
-pub fn neither(path: &Path) -> BadInput {
-    BadInput(format!("{} is neither a run's directory nor a checkpoint", path.display()))
+/// The error for any other path, of a `command` that takes one.
+pub fn neither(path: &Path, command: &str) -> BadInput {
+    let path = path.display();
+    BadInput(format!(
+        "{path} is neither a run's directory nor a checkpoint; begin a run by `train --out {path}`, or name another by \
+         `{command} PATH`"
+    ))
 }
 
 /// A run's latest checkpoint, verified; `None` before the first save.

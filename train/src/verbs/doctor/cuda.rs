@@ -13,7 +13,7 @@ pub(super) fn findings() -> Vec<Finding> {
     let installation = backend_offload::CudaInstallation::find();
     let mut findings = parts(&installation);
     if installation.missing().is_none() {
-        findings.extend(cards());
+        findings.extend(cards(backend_offload::cuda_capabilities()));
     }
     findings
 }
@@ -83,8 +83,7 @@ fn kernel_module() -> String {
 }
 
 #[cfg(feature = "cuda")]
-fn cards() -> Vec<Finding> {
-    let capabilities = backend_offload::cuda_capabilities();
+fn cards(capabilities: Vec<(u32, u32)>) -> Vec<Finding> {
     if capabilities.is_empty() {
         let remedy = "check that `nvidia-smi` lists a card";
         return vec![Finding::missing("card", "the driver reports no card", remedy)];
@@ -106,4 +105,16 @@ fn cards() -> Vec<Finding> {
         Err(error) => Finding::missing("card", error.to_string(), "see the lines above"),
     };
     capabilities.into_iter().enumerate().map(card).collect()
+}
+
+#[cfg(all(test, feature = "cuda"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_that_lists_no_card_is_reported_with_a_remedy() {
+        let findings = cards(Vec::new());
+        assert_eq!(findings.len(), 1);
+        insta::assert_snapshot!(&findings[0], @"missing  card               the driver reports no card; check that `nvidia-smi` lists a card");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use backend_offload::{Bytes, disk_speed};
+use backend_offload::{Bytes, DiskSpeed, disk_speed};
 use durable::free_bytes;
 
 use super::Finding;
@@ -30,6 +30,10 @@ fn finding(subject: &'static str, folder: &Path) -> Finding {
         }
     };
     let speed = if free < WRITTEN as u64 { None } else { disk_speed(folder, WRITTEN).ok() };
+    room(subject, free, speed)
+}
+
+fn room(subject: &'static str, free: u64, speed: Option<DiskSpeed>) -> Finding {
     let speed =
         speed.map(|speed| format!(", writes {}, reads {}", si(speed.write, "B/s"), si(speed.read, "B/s")));
     let found = format!("{} free{}", Bytes(free), speed.unwrap_or_default());
@@ -50,5 +54,38 @@ fn cache_finding(cache: &Path) -> Finding {
             "set XDG_CACHE_HOME to a folder of yours; without it each start measures the machine again",
         ),
         _ => Finding { found: format!("{} at {}", finding.found, cache.display()), ..finding },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_takes_no_file_is_missing_and_a_cache_there_is_only_noted() {
+        let root = tempfile::tempdir().expect("a folder");
+        let said = |finding: Finding| finding.to_string().replace(&root.path().display().to_string(), "ROOT");
+        let absent = said(finding("current folder", &root.path().join("absent")));
+        let begins = "missing  current folder     no file can be written in ROOT/absent (";
+        assert!(absent.starts_with(begins), "{absent}");
+        assert!(absent.ends_with("); change to a folder of yours"), "{absent}");
+
+        // Below a file nothing can be made, not even by root.
+        std::fs::write(root.path().join("file"), "").expect("writing");
+        let cache = said(cache_finding(&root.path().join("file/spillway")));
+        let begins = "note     cache folder       no file can be written in ROOT/file (";
+        assert!(cache.starts_with(begins), "{cache}");
+        assert!(
+            cache.contains("); set XDG_CACHE_HOME to a folder of yours; without it each start"),
+            "{cache}"
+        );
+    }
+
+    #[test]
+    fn little_room_is_noted_and_its_speed_said_if_it_was_measured() {
+        let speed = DiskSpeed { write: 2.5e8, read: 1e9 };
+        insta::assert_snapshot!(room("current folder", 512 << 20, Some(speed)), @"note     current folder     512.00 MiB free, writes 250 MB/s, reads 1.00 GB/s; free some: checkpoints and prepared data go here");
+        insta::assert_snapshot!(room("current folder", 32 << 20, None), @"note     current folder     32.00 MiB free; free some: checkpoints and prepared data go here");
+        insta::assert_snapshot!(room("cache folder", 2 << 30, None), @"fine     cache folder       2.00 GiB free");
     }
 }

@@ -9,13 +9,13 @@ use super::Finding;
 
 /// `root` is `/`; tests give a folder.
 pub(super) fn findings(root: &Path) -> Vec<Finding> {
-    let mut findings = vec![ram(root)];
+    let mut findings = vec![ram(root, available_host_memory())];
     findings.extend(cgroup(root));
     findings.extend(page_locked(root));
     findings
 }
 
-fn ram(root: &Path) -> Finding {
+fn ram(root: &Path, available: Option<u64>) -> Finding {
     let total = read(root, "proc/meminfo").and_then(|text| {
         let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
         line.split_whitespace().nth(1)?.parse::<u64>().ok()
@@ -23,7 +23,7 @@ fn ram(root: &Path) -> Finding {
     let Some(total) = total.map(|kib| Bytes(kib * 1024)) else {
         return Finding::note("RAM", "the system does not report its memory", "set `memory.host_budget`");
     };
-    let available = available_host_memory().map(|free| format!(", {} available", Bytes(free)));
+    let available = available.map(|free| format!(", {} available", Bytes(free)));
     let found = format!("{total}{}", available.unwrap_or_default());
     if is_wsl(root) {
         return Finding::note(
@@ -73,7 +73,6 @@ fn read(root: &Path, file: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::doctor::Verdict;
 
     fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("a folder");
@@ -94,7 +93,7 @@ mod tests {
             ("sys/fs/cgroup/memory.max", "8589934592\n"),
         ]);
         let finding = cgroup(root.path()).expect("a limit");
-        assert_eq!(finding.found, "limits this process to 4.00 GiB");
+        insta::assert_snapshot!(finding, @"note     control group      limits this process to 4.00 GiB; for more, start the container with a higher limit (`docker run --memory`)");
     }
 
     /// As in Docker: the container's own group is at the root, and the path names a group of the host.
@@ -122,23 +121,21 @@ mod tests {
     fn wsl2_is_recognised_by_its_kernel_and_its_cap_is_explained() {
         let memory = ("proc/meminfo", "MemTotal: 8388608 kB\n");
         let wsl = machine(&[memory, ("proc/sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2\n")]);
-        let finding = ram(wsl.path());
-        assert_eq!(finding.verdict, Verdict::Note);
-        assert!(finding.found.starts_with("8.00 GiB"), "{}", finding.found);
-        assert!(finding.remedy.is_some_and(|remedy| remedy.contains(".wslconfig")));
+        insta::assert_snapshot!(ram(wsl.path(), Some(3 << 30)), @"note     RAM                8.00 GiB, 3.00 GiB available under WSL2, which by default gives Linux half of Windows' memory; for more, set `memory=` under `[wsl2]` in %UserProfile%\\.wslconfig and run `wsl --shutdown`");
         let plain = machine(&[memory, ("proc/sys/kernel/osrelease", "6.8.0-45-generic\n")]);
-        assert_eq!(ram(plain.path()).verdict, Verdict::Fine);
+        insta::assert_snapshot!(ram(plain.path(), Some(3 << 30)), @"fine     RAM                8.00 GiB, 3.00 GiB available");
+        insta::assert_snapshot!(ram(machine(&[]).path(), None), @"note     RAM                the system does not report its memory; set `memory.host_budget`");
     }
 
     #[test]
     fn a_low_limit_of_page_locked_memory_is_noted() {
-        let verdict = |limit: &str| {
+        let finding = |limit: &str| {
             let limits =
                 format!("Max locked memory         {limit}              {limit}              bytes\n");
-            page_locked(machine(&[("proc/self/limits", &limits)]).path()).expect("a limit").verdict
+            page_locked(machine(&[("proc/self/limits", &limits)]).path()).expect("a limit")
         };
-        assert_eq!(verdict("65536"), Verdict::Note);
-        assert_eq!(verdict("unlimited"), Verdict::Fine);
-        assert_eq!(verdict("8589934592"), Verdict::Fine);
+        insta::assert_snapshot!(finding("65536"), @"note     page-locked memory limited to 64.00 KiB; if copies are refused, raise `memlock` in /etc/security/limits.conf, or `docker run --ulimit memlock=-1`");
+        insta::assert_snapshot!(finding("unlimited"), @"fine     page-locked memory unlimited");
+        insta::assert_snapshot!(finding("8589934592"), @"fine     page-locked memory 8.00 GiB");
     }
 }

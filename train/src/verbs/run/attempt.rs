@@ -165,10 +165,10 @@ impl Part<'_> {
             wear,
             stop: Arc::clone(stop),
         };
-        let together = planned.as_ref().map_or(plan.together, |(planned, _)| planned.together);
+        let chosen = planned.as_ref().map_or(&plan, |(planned, _)| planned);
         let together = match &optimizer.window {
-            Some(_) => number_of_rank_0(together, ranks)?,
-            None => together,
+            Some(_) => number_of_rank_0(chosen.together, ranks)?,
+            None => chosen.together,
         };
         let learner = Learner::new(gpt, &session.config).together(together);
         let mut lock = None;
@@ -192,7 +192,9 @@ impl Part<'_> {
         ranks.watch(Duration::from_secs(args.ranks.rank_timeout));
         let counter = stats::<I>(device).bytes_to_disk;
         session.wear.begin(counter);
-        let mut journal = journal(&session, place, (args, directory), session.wear.written(counter))?;
+        let planned = (chosen, together, ranks.world());
+        let written = session.wear.written(counter);
+        let mut journal = journal(&session, place, (args, directory), planned, written)?;
         self.lost_ranks.write_down(session.progress.step, ranks, &mut journal)?;
         Ok(Some(Opened { learner, optimizer, exchange, session, journal, lock }))
     }
@@ -375,6 +377,7 @@ fn journal(
     session: &Session,
     place: &Place,
     (args, directory): (&Args, &RunDirectory),
+    (plan, together, ranks): (&Plan, usize, usize),
     drive_wear: u64,
 ) -> anyhow::Result<Journal> {
     let (step, memory) = (session.progress.step, &session.config.memory);
@@ -395,7 +398,11 @@ fn journal(
             "parameters": session.parameters,
             "learning": learning(&session.config),
             "tokens_per_step": session.config.tokens_per_step(),
+            "together": together,
+            "ranks": ranks,
             "device_budget": place.budget,
+            "working_set": plan.working_set,
+            "sent_per_step": plan.bytes_sent_per_step,
             "optimizer_on": memory.optimizer,
             "optimizer_state": on_host.then_some(memory.optimizer_state),
             "device_blocks": on_host.then_some(memory.device_blocks),
