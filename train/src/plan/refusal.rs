@@ -58,7 +58,7 @@ pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint:
 }
 
 /// Host memory that is needed, and the limits below it.
-fn host_shortage(plan: &Plan) -> Option<String> {
+pub(super) fn host_shortage(plan: &Plan) -> Option<String> {
     let machine = &plan.machine;
     // Host copies of tensors on the device can be dropped.
     let held = plan.host_least;

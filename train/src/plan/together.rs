@@ -34,9 +34,13 @@ pub(super) fn chosen(config: &Config, footprint: &Footprint, machine: &Machine) 
         .chain(groups.iter().filter(suits))
         .min_by_key(moved);
     let Some(mut best) = best.cloned() else {
+        if refusal::host_shortage(&alone).is_none() {
+            return alone;
+        }
         // The refusal that is nearest to fitting.
-        let all = std::iter::once(alone).chain(groups);
-        return all.min_by_key(|plan| (plan.refusals.len(), plan.host_least)).expect("one stands alone");
+        return groups
+            .into_iter()
+            .fold(alone, |least, plan| if plan.host_least < least.host_least { plan } else { least });
     };
     if best.together < 1 << most {
         let larger = plan(2 * best.together);
