@@ -77,8 +77,8 @@ fn settles(program: &str) {
         let (tight, _) = Costs::of(|steps| training(&machine, program, steps).with("budget", budget));
         let what = format!("{program} in 1/{parts}");
         println!("{what}: {tight:?}");
-        // The end of a run may unlock one more than that of another.
-        assert!(tight.page_locks <= 0.0 && tight.page_unlocks <= 0.0, "{what}: {tight:?}");
+        // Threads decide what is under way at once: one slab more may be needed in all these steps.
+        assert!(tight.page_locks.max(tight.page_unlocks) < 0.2, "{what}: {tight:?}");
         assert!(tight.events <= whole.events + tight.launches / 100.0, "{what}: {tight:?}, whole {whole:?}");
         assert!(tight.trims * BETWEEN_TRIMS <= tight.launches, "{what}: {tight:?}");
         tight.assert_rarely_waits(20.0, &whole, &what);
