@@ -1,7 +1,8 @@
 """The models that bench-vram trains, in PyTorch: same shapes, same batch, same optimizer, plain f32.
 
 `--shape gpt-124m` is GPT-2 small, its vocabulary padded to 50,304 as in the preset, on one sequence of 64 tokens under AdamW;
-`--shape toy` is the default run's network on 1,024 tokens under Muon and AdamW. Tokens are random, since the cost of a step
+`--shape llama-1.1b` is the Llama of that size, under AdamW, too; `--shape toy` is the default run's network on 1,024 tokens
+under Muon and AdamW. Tokens are random, since the cost of a step
 does not depend on them. The code is idiomatic PyTorch, with its fused attention and its own AdamW, without compilation or
 narrower types.
 
@@ -26,6 +27,9 @@ import time
 SHAPES = {
     "gpt-124m": dict(
         layers=12, heads=12, width=768, vocabulary=50304, positions=1024, batch=1, time=64, family="gpt2"
+    ),
+    "llama-1.1b": dict(
+        layers=22, heads=32, key_heads=4, width=2048, inner=5632, vocabulary=32000, positions=2048, batch=1, time=64, family="llama"
     ),
     "toy": dict(
         layers=4, heads=4, width=128, vocabulary=512, positions=128, batch=16, time=64, family="nanochat"
@@ -62,7 +66,7 @@ def arguments(words=None):
         parser.error("--cap-bytes must be 1 or more")
     shape = dict(SHAPES[found.shape])
     shape.update({name: value for name, value in vars(found).items() if name in shape and value is not None})
-    if found.mode == "fsdp" and shape["family"] != "gpt2":
+    if found.mode == "fsdp" and shape["family"] == "nanochat":
         parser.error(f"--mode fsdp is for models under AdamW alone, and matrices of {found.shape} are under Muon")
     if shape["time"] > shape["positions"]:
         parser.error(f"--time {shape['time']} is longer than the {shape['positions']} positions of {found.shape}")
@@ -107,6 +111,55 @@ def networks(torch):
         def hidden_matrices(self):
             return []
 
+    class LlamaBlock(nn.Module):
+        def __init__(self, shape):
+            super().__init__()
+            width, inner, self.heads, self.key_heads = (shape[name] for name in ("width", "inner", "heads", "key_heads"))
+            linear = lambda inputs, outputs: nn.Linear(inputs, outputs, bias=False)
+            keys = width // self.heads * self.key_heads
+            self.norm_1, self.norm_2 = nn.RMSNorm(width, eps=1e-5), nn.RMSNorm(width, eps=1e-5)
+            self.q, self.k, self.v, self.out = linear(width, width), linear(width, keys), linear(width, keys), linear(width, width)
+            self.gate, self.up, self.down = linear(width, inner), linear(width, inner), linear(inner, width)
+
+        def forward(self, x, cos, sin):
+            batch, time, width = x.shape
+            seen = self.norm_1(x)
+            by_head = lambda part, heads: part(seen).view(batch, time, heads, -1).transpose(1, 2)
+            for_all = lambda part: part.repeat_interleave(self.heads // self.key_heads, dim=1)
+            q, k = turned(by_head(self.q, self.heads), cos, sin), turned(by_head(self.k, self.key_heads), cos, sin)
+            v = by_head(self.v, self.key_heads)
+            mixed = F.scaled_dot_product_attention(q, for_all(k), for_all(v), is_causal=True)
+            x = x + self.out(mixed.transpose(1, 2).reshape(batch, time, width))
+            seen = self.norm_2(x)
+            return x + self.down(F.silu(self.gate(seen)) * self.up(seen))
+
+    class Llama(nn.Module):
+        def __init__(self, shape):
+            super().__init__()
+            self.wte = nn.Embedding(shape["vocabulary"], shape["width"])
+            self.head = nn.Linear(shape["width"], shape["vocabulary"], bias=False)
+            self.blocks = nn.ModuleList(LlamaBlock(shape) for _ in range(shape["layers"]))
+            self.norm = nn.RMSNorm(shape["width"], eps=1e-5)
+            keep_angles(self, shape)
+            nn.init.normal_(self.wte.weight, std=0.02)
+
+        def forward(self, ids):
+            x = self.wte(ids)
+            # FSDP2 may leave them in host memory.
+            cos, sin = (angles[: ids.shape[1]].to(x.device) for angles in (self.cos, self.sin))
+            for block in self.blocks:
+                x = block(x, cos, sin)
+            return self.head(self.norm(x))
+
+        def hidden_matrices(self):
+            return []
+
+    def keep_angles(model, shape):
+        half = shape["width"] // shape["heads"] // 2
+        angles = torch.arange(shape["positions"])[:, None] * 10000.0 ** (-torch.arange(half) / half)
+        model.register_buffer("cos", angles.cos(), persistent=False)
+        model.register_buffer("sin", angles.sin(), persistent=False)
+
     def rms(x):
         return F.rms_norm(x, (x.shape[-1],), eps=1e-6)
 
@@ -136,13 +189,10 @@ def networks(torch):
     class Nanochat(nn.Module):
         def __init__(self, shape):
             super().__init__()
-            half = shape["width"] // shape["heads"] // 2
             self.wte = nn.Embedding(shape["vocabulary"], shape["width"])
             self.head = nn.Linear(shape["width"], shape["vocabulary"], bias=False)
             self.blocks = nn.ModuleList(NanochatBlock(shape) for _ in range(shape["layers"]))
-            angles = torch.arange(shape["positions"])[:, None] * 10000.0 ** (-torch.arange(half) / half)
-            self.register_buffer("cos", angles.cos(), persistent=False)
-            self.register_buffer("sin", angles.sin(), persistent=False)
+            keep_angles(self, shape)
 
         def forward(self, ids):
             time = ids.shape[1]
@@ -154,7 +204,7 @@ def networks(torch):
         def hidden_matrices(self):
             return [weight for block in self.blocks for weight in block.parameters()]
 
-    return {"gpt2": Gpt2, "nanochat": Nanochat}
+    return {"gpt2": Gpt2, "llama": Llama, "nanochat": Nanochat}
 
 
 class Muon:
@@ -194,6 +244,13 @@ def capped(torch, found):
     return device
 
 
+def built(torch, found, shape, device):
+    """The model, initialised where it will lie: a processor takes many seconds for a billion weights."""
+    with torch.device("cpu" if found.mode == "fsdp" else device):
+        model = networks(torch)[shape["family"]](shape)
+    return sharded(torch, model) if found.mode == "fsdp" else model
+
+
 def sharded(torch, model):
     """The model with its parameters in host memory; each block loads its own while it is used."""
     from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
@@ -210,8 +267,7 @@ def measure(torch, found, shape):
     if found.threads:
         torch.set_num_threads(found.threads)
     device = capped(torch, found)
-    model = networks(torch)[shape["family"]](shape)
-    model = sharded(torch, model) if found.mode == "fsdp" else model.to(device)
+    model = built(torch, found, shape, device)
     if found.mode == "activations":
         kept = lambda: torch.autograd.graph.save_on_cpu(pin_memory=True)
     else:

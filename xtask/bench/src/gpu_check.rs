@@ -1,13 +1,17 @@
 //! `cargo xtask gpu-check`: checks on a CUDA device that spilling changes no number, and measures its cost.
 //!
-//! GPU machines often lack compiler and network, so release binaries are carried there. Every run, passed or failed,
+//! GPU machines often lack compiler and network, so three stripped release binaries are carried there, with PyTorch's models
+//! and a script that runs all: the check, the trainer, and this program, which measures plain copies and trained models and
+//! gives the verdict. One binary could not hold them, since the trainer is a program of its own. Every run, passed or failed,
 //! becomes a dated record.
 
 mod carry;
 mod completeness;
+mod link;
 mod record;
 mod run;
 mod stand_in;
+mod verdict;
 
 use std::path::PathBuf;
 
@@ -27,12 +31,25 @@ pub(crate) struct GpuCheck {
     /// Name of the record; by default the device that the run found
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
+    /// Build nothing: print the speed of plain copies between host and GPU 0, as one line of `run`'s file
+    #[arg(long, exclusive = true)]
+    link: bool,
+    /// Build nothing: print the verdict on the lines that `run` wrote
+    #[arg(long, value_name = "FILE", exclusive = true)]
+    verdict: Option<PathBuf>,
 }
 
 impl GpuCheck {
     pub(crate) fn run(self) -> Result<()> {
         let device = self.device.as_deref();
+        if self.link {
+            return link::print();
+        }
+        if let Some(raw) = self.verdict {
+            return record::print_verdict(&raw);
+        }
         if let Some(raw) = self.record {
+            record::print_verdict(&raw)?;
             return record::make(&raw, device);
         }
         let folder = carry::fill_folder()?;

@@ -16,6 +16,7 @@ mod peer;
 mod plot;
 mod record;
 mod simulation;
+mod speeds;
 mod suite;
 mod summary;
 mod sweep;
@@ -26,7 +27,7 @@ mod trainer;
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, anyhow, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::records::machine::Machine;
 use budget::Budget;
@@ -36,7 +37,9 @@ use record::Record;
 use simulation::{Rates, Simulation};
 use suite::{Crossing, Optimizer, Place, Turns};
 
+pub(crate) use capped::Way;
 pub(crate) use peer::{CARRIED as CARRIED_PEER, SCRIPT as PEER};
+pub(crate) use speeds::{By, Speed, is_record, read as read_speeds};
 pub(crate) use suite::Model;
 pub(crate) use trainer::{Timed, Trainer, unlimited_arguments};
 
@@ -117,6 +120,9 @@ struct TrainerOptions {
     /// Skip cells that have not begun after this many minutes
     #[arg(long, value_name = "N", default_value_t = 10)]
     minutes: u64,
+    /// The same in seconds
+    #[arg(long, value_name = "N", conflicts_with = "minutes")]
+    seconds: Option<u64>,
 }
 
 /// The search for the deepest model.
@@ -140,6 +146,12 @@ struct PeerOptions {
     /// The Python that runs the peer
     #[arg(long, value_name = "PATH", default_value = "python3", requires = "peer")]
     python: String,
+    /// How it trains on a GPU, each in turn; by default in every way
+    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "peer")]
+    ways: Vec<Way>,
+    /// Turns of both sides on a GPU
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "peer")]
+    rounds: usize,
 }
 
 /// Recorded steps, and the machine that they are replayed on.
@@ -166,6 +178,13 @@ struct Simulated {
     /// Bytes per second of the disk below `--host-budget`, both directions together: 3GB
     #[arg(long, value_name = "BYTES", requires_all = ["link", "host_budget"])]
     disk_speed: Option<Budget>,
+    /// Give the blocks of `--simulate` the memory pool of a CubeCL stream, in which a freed slice serves its own size
+    /// alone; recordings of the CPU have none
+    #[arg(long, requires = "simulate")]
+    pools: bool,
+    /// Time in which such a pool gives spare slices back to the driver. By default an estimate of a call that unmaps
+    #[arg(long, value_name = "TIME", requires = "link", value_parser = microseconds, default_value = "50us")]
+    trim: f64,
     /// Write the step that `--simulate` found in a longer recording to this file
     #[arg(long, value_name = "FILE", requires = "simulate")]
     keep: Option<PathBuf>,
@@ -175,6 +194,13 @@ fn flops_per_second(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix("TFLOP/s").and_then(|number| number.trim().parse::<f64>().ok());
     let rate = number.filter(|rate| *rate > 0.0 && rate.is_finite());
     rate.map(|rate| rate * 1e12).ok_or_else(|| format!("`{text}` is no rate such as 80TFLOP/s"))
+}
+
+/// In seconds.
+fn microseconds(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix("us").and_then(|number| number.trim().parse::<f64>().ok());
+    let time = number.filter(|time| *time >= 0.0 && time.is_finite());
+    time.map(|time| time * 1e-6).ok_or_else(|| format!("`{text}` is no time such as 50us"))
 }
 
 impl BenchVram {
@@ -195,9 +221,10 @@ impl BenchVram {
             let (host, disk) = (rate(self.simulated.host_step)?, rate(self.simulated.disk_speed)?);
             let (keep, out, budgets) =
                 (self.simulated.keep.as_deref(), self.out.as_deref(), self.memory.budgets.as_slice());
-            let rates = Rates { link, memory, flops: self.simulated.flops, host, disk };
-            return Simulation { traces, budgets, host_budget: self.memory.host_budget, rates, keep, out }
-                .run();
+            let Simulated { flops, pools, trim, .. } = self.simulated;
+            let rates = Rates { link, memory, flops, host, disk, trim };
+            let host_budget = self.memory.host_budget;
+            return Simulation { traces, budgets, host_budget, pools, rates, keep, out }.run();
         }
 
         let machine = Machine::probe();
@@ -300,23 +327,37 @@ impl BenchVram {
         } else {
             self.trained.configs.clone()
         };
-        let settings = [capped::settings(&configs)?, self.trained.settings.clone()].concat();
-        let models = suite::models(&configs, Some(steps), self.turns(), &settings, place);
+        let groups = configs.iter().map(|config| {
+            let settings = [capped::settings(config)?, self.trained.settings.clone()].concat();
+            Ok(suite::models(std::slice::from_ref(config), Some(steps), self.turns(), &settings, place))
+        });
+        let groups: Vec<Vec<Model>> = groups.collect::<Result<_>>()?;
+        let ways = match &self.comparison.ways[..] {
+            [] => Way::value_variants(),
+            ways => ways,
+        };
         let twin = peer::Twin::pytorch(&self.comparison.python, &place.device, steps)?;
         let trainer = Trainer::get(self.process.train.as_deref(), &place.device)?;
         let record =
             capped::Comparison::begin(self.out.as_deref(), machine, place, &twin.name, &trainer.origin)?;
-        let (script, device, limits) = (&twin.program, place.device.as_str(), &self.limits());
-        let capped = capped::Capped { script, steps: twin.steps, device, trainer: &trainer, limits };
-        let rows = capped.run(&models, &self.memory.budgets, |rows| record.write(rows))?;
+        let capped = capped::Capped {
+            script: &twin.program,
+            steps: twin.steps,
+            device: &place.device,
+            trainer: &trainer,
+            limits: &self.limits(),
+            rounds: self.comparison.rounds,
+            ways,
+        };
+        let rows = capped.run(&groups, &self.memory.budgets, |rows| record.write(rows))?;
         println!("recorded in {}", record.folder.display());
-        capped::require_runs(&rows, &models)
+        capped::require_runs(&rows, &groups)
     }
 
     fn limits(&self) -> Limits {
         Limits::begin(
             Duration::from_secs(self.process.seconds_per_cell),
-            Duration::from_secs(60 * self.process.minutes),
+            Duration::from_secs(self.process.seconds.unwrap_or(60 * self.process.minutes)),
         )
     }
 }
@@ -336,13 +377,21 @@ const PEER_STEPS: u64 = 8;
 
 #[cfg(test)]
 mod tests {
-    use super::flops_per_second;
+    use super::{flops_per_second, microseconds};
 
     #[test]
     fn a_rate_of_arithmetic_is_a_positive_number_with_its_unit() {
         assert_eq!(flops_per_second("80TFLOP/s"), Ok(80e12));
         for wrong in ["80", "80GB", "-1TFLOP/s", "infTFLOP/s", "TFLOP/s"] {
             assert!(flops_per_second(wrong).is_err_and(|error| error.contains(wrong)), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_time_has_microseconds_and_may_be_none() {
+        assert_eq!([microseconds("50us"), microseconds("0us")], [Ok(50.0 * 1e-6), Ok(0.0)]);
+        for wrong in ["50", "50ms", "-1us", "infus", "us"] {
+            assert!(microseconds(wrong).is_err_and(|error| error.contains(wrong)), "{wrong}");
         }
     }
 }

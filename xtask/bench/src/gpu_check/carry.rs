@@ -1,4 +1,4 @@
-//! Fills the folder to carry: binaries, PyTorch models, their script, the commit.
+//! Fills the folder to carry: three stripped binaries, the script that runs them, PyTorch's models, the commit.
 
 use std::{
     env, fs,
@@ -86,8 +86,8 @@ mod tests {
 
         assert!(ran.is_err(), "the binary's own failure must reach the caller");
         assert_eq!((run.commit.as_str(), run.shortcoming()), ("abc", None));
-        assert_eq!(run.verdicts[0].cells[0], "--budgets 100%,50%,25% --json");
-        assert_eq!(run.command, "gpu_check --budgets 100%,50%,25% --json");
+        assert_eq!(run.verdicts[0].cells[0], "--budgets 100%,50%,25%,floor --json --seconds 240");
+        assert_eq!(run.command, "gpu_check --budgets 100%,50%,25%,floor --json --seconds 240");
     }
 
     #[test]
@@ -99,7 +99,8 @@ mod tests {
         let outcomes = [("0", "0"), ("7", "0"), ("0", "7")].map(|(checked, measured)| {
             fs::write(folder.join(BINARY), format!("#!/bin/sh\necho '{{\"bandwidth\": 1}}'\nexit {checked}\n")).unwrap();
             let measuring = format!(
-                "#!/bin/sh\nfor out; do :; done\n[ ! -e $out ] && mkdir $out && echo \"$*\" > $out/asked; exit {measured}\n"
+                "#!/bin/sh\n[ $1 = bench-vram ] || exit 0\n\
+                 for out; do :; done\n[ ! -e $out ] && mkdir $out && echo \"$*\" > $out/asked; exit {measured}\n"
             );
             fs::write(folder.join("xtask"), measuring).unwrap();
             make_executable(&folder.join(BINARY)).unwrap();
@@ -111,11 +112,33 @@ mod tests {
         fs::remove_dir_all(&folder).unwrap();
 
         assert_eq!(outcomes.clone().map(|(ran, _)| ran), [true, false, false]);
-        let asked = outcomes[0].1.replace(&place, "FOLDER");
-        assert_eq!(
-            asked,
-            "bench-vram --device cuda --minutes 3 --train FOLDER/train --out FOLDER/bench-vram\n"
-        );
+        assert_eq!(without_time(&outcomes[0].1.replace(&place, "FOLDER")), MODELS);
+    }
+
+    const MODELS: &str = "bench-vram --device cuda --seconds LEFT --seconds-per-cell 120 --steps 6 \
+                          --optimizer device,host --budgets 50% --train FOLDER/train --out FOLDER/bench-vram\n";
+
+    /// With `LEFT` for the seconds that remain after fakes that take nearly none.
+    fn without_time(asked: &str) -> String {
+        let (before, after) = asked.split_once("--seconds ").unwrap();
+        let (seconds, after) = after.split_once(' ').unwrap();
+        let total = seconds_of("total");
+        let left: u64 = seconds.parse().unwrap();
+        assert!((total - 60..=total).contains(&left), "{left} of {total} s");
+        format!("{before}--seconds LEFT {after}")
+    }
+
+    fn seconds_of(part: &str) -> u64 {
+        let value = RUN.lines().find_map(|line| line.strip_prefix(part)?.strip_prefix('='));
+        value.unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn all_parts_take_at_most_eight_minutes_and_models_get_time_after_the_slowest_programs() {
+        let [total, programs, guard, copies] = ["total", "programs", "guard", "copies"].map(seconds_of);
+        assert!(total + 20 <= 8 * 60, "a rest is for the verdict");
+        assert!(programs + 20 <= guard, "the last program ends, and the bandwidth is measured");
+        assert!(total >= guard + copies + 160, "models have {} s", total - guard - copies);
     }
 
     /// The measuring program's arguments with `python`, and whether the peer was carried.
@@ -143,18 +166,32 @@ mod tests {
 
     #[test]
     fn pytorch_is_compared_in_the_same_time_if_it_sees_the_gpu() {
+        let framed =
+            |models: &str| format!("gpu-check --link\n{models}gpu-check --verdict FOLDER/raw.jsonl\n");
         let (asked, is_there) = measured_where("exit 0", "peer");
         assert!(is_there, "the script is carried");
-        assert_eq!(
-            asked,
-            "bench-vram --device cuda --minutes 2 --train FOLDER/train --out FOLDER/bench-vram\n\
-             bench-vram --device cuda --minutes 1 --train FOLDER/train --out FOLDER/bench-vram --peer pytorch\n"
-        );
+        let beside = MODELS.replace('\n', " --peer pytorch --ways memory,fsdp --rounds 1\n");
+        assert_eq!(without_time(&asked), framed(&beside));
         let (asked, _) = measured_where("exit 1", "no-peer");
-        assert_eq!(
-            asked,
-            "bench-vram --device cuda --minutes 3 --train FOLDER/train --out FOLDER/bench-vram\n"
-        );
+        assert_eq!(without_time(&asked), framed(MODELS));
+    }
+
+    #[test]
+    fn plain_copies_leave_their_line_in_the_runs_file() {
+        let folder = env::temp_dir().join(format!("gpu-check-link-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        write_script(&folder, "abc\n").unwrap();
+        let link = "#!/bin/sh\n[ \"$2\" = --link ] || exit 0\necho '{\"link\": {\"both\": 7}}'\nexit 1\n";
+        for (name, text) in [(BINARY, "#!/bin/sh\nexit 1\n"), ("xtask", link)] {
+            fs::write(folder.join(name), text).unwrap();
+            make_executable(&folder.join(name)).unwrap();
+        }
+        let ran = Invocation::new(folder.join("run").to_string_lossy()).run(&folder);
+        let run = Run::parse(&fs::read_to_string(folder.join("raw.jsonl")).unwrap()).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(ran.is_err(), "a failed part reaches the caller");
+        assert_eq!(run.link.as_ref().map(|link| &link["both"]), Some(&7.into()));
+        assert!(run.shortcoming().unwrap().contains("no program left a verdict"));
     }
 
     /// The digest is `one` for a single process, `several` for ranks.

@@ -2,23 +2,18 @@
 
 use super::run::Run;
 
-/// An unmeasured bandwidth and one rank per GPU have no budgets.
-const NO_PROGRAMS: [&str; 2] = ["bandwidth", "ranks"];
-
 pub(super) fn missing(run: &Run) -> Vec<String> {
     let Some(budgets) = budgets(&run.command) else { return Vec::new() };
-    let mut programs: Vec<&str> = run.verdicts.iter().map(|verdict| verdict.cells[0].as_str()).collect();
-    programs.dedup();
-    let lines = programs.into_iter().filter(|program| !NO_PROGRAMS.contains(program)).flat_map(|program| {
+    let lines = run.programs().into_iter().flat_map(|program| {
         ["plain", "unlimited"].into_iter().chain(budgets.split(',')).map(move |budget| [program, budget])
     });
     lines
-        .filter(|line| !run.verdicts.iter().any(|verdict| verdict.cells[..2] == line[..]))
+        .filter(|[program, budget]| run.find(program, budget).is_none())
         .map(|line| line.join(" at "))
         .collect()
 }
 
-fn budgets(command: &str) -> Option<&str> {
+pub(super) fn budgets(command: &str) -> Option<&str> {
     command.split_whitespace().skip_while(|word| *word != "--budgets").nth(1)
 }
 
@@ -49,6 +44,16 @@ mod tests {
         let lines = ["mlp plain", "mlp unlimited", "mlp 25%", "conv plain", "conv unlimited", "conv 50%"];
         assert_eq!(missing_of(COMMAND, &lines), "mlp at 50%, conv at 25%");
         assert_eq!(missing_of(COMMAND, &["mlp 50%", "mlp 25%"]), "mlp at plain, mlp at unlimited");
+    }
+
+    #[test]
+    fn lines_in_line_come_after_all_programs_and_are_not_required() {
+        let all = ["mlp", "conv"]
+            .map(|program| ["plain", "unlimited", "50%", "25%"].map(|budget| format!("{program} {budget}")));
+        let all = all.concat();
+        let lines: Vec<&str> = all.iter().map(String::as_str).chain(["mlp 25% in line"]).collect();
+        assert_eq!(missing_of(COMMAND, &lines), "");
+        assert_eq!(missing_of(COMMAND, &[&lines[1..], &["conv 25% in line"]].concat()), "mlp at plain");
     }
 
     #[test]

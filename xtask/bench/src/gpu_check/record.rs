@@ -1,6 +1,7 @@
 //! Turns a run's lines into a dated record.
 
 use std::{
+    env,
     fmt::Write,
     fs,
     path::{Path, PathBuf},
@@ -10,23 +11,27 @@ use anyhow::{Context, Result, bail};
 
 use crate::records;
 
+use crate::vram;
+
 use super::{
     completeness,
     run::{Outcome, Run},
     stand_in,
+    verdict::{self, Answer},
 };
 
+/// Written whatever failed; then the error says what.
 pub(super) fn make(raw: &Path, device: Option<&str>) -> Result<()> {
-    let lines = fs::read_to_string(raw).with_context(|| format!("{} is unreadable", raw.display()))?;
-    let run = Run::parse(&lines).with_context(|| format!("{} holds no run", raw.display()))?;
+    let (run, lines) = read(raw)?;
     let device = device.or(run.gpu()).context("the run names no GPU: name it with --device")?;
     stand_in::check_name(&run, device)?;
     let folder = records::fresh_folder(&records::runs(), &run.date, device)?;
-    fs::write(folder.join("README.md"), page(&run, device))?;
+    let measured = raw.with_file_name(MEASURED);
+    let answers = verdict::answers(&run, &verdict::trained_models(&run, &measured));
+    fs::write(folder.join("README.md"), page(&run, device, &answers))?;
     fs::write(folder.join("raw.jsonl"), lines)?;
     println!("recorded in {}", folder.display());
-    let measured = raw.with_file_name(MEASURED);
-    if measured.join("cells.csv").is_file() {
+    if vram::is_record(&measured) {
         let folder = adopt(&measured, &records::runs(), &run.date, device)?;
         println!("and what budgets cost the trainer in {}", folder.display());
     }
@@ -34,6 +39,23 @@ pub(super) fn make(raw: &Path, device: Option<&str>) -> Result<()> {
         None => Ok(()),
         Some(shortcoming) => bail!("{shortcoming}; see {}", folder.display()),
     }
+}
+
+/// Prints the verdict on a run. Models lie beside its lines, or beside this program where it was carried.
+pub(super) fn print_verdict(raw: &Path) -> Result<()> {
+    let (run, _) = read(raw)?;
+    let beside = [Some(raw.to_owned()), env::current_exe().ok()];
+    let mut folders = beside.into_iter().flatten().map(|path| path.with_file_name(MEASURED));
+    let measured = folders.find(|folder| vram::is_record(folder)).unwrap_or_else(|| MEASURED.into());
+    let answers = verdict::answers(&run, &verdict::trained_models(&run, &measured));
+    print!("\n{}", verdict::text(&answers));
+    Ok(())
+}
+
+fn read(raw: &Path) -> Result<(Run, String)> {
+    let lines = fs::read_to_string(raw).with_context(|| format!("{} is unreadable", raw.display()))?;
+    let run = Run::parse(&lines).with_context(|| format!("{} holds no run", raw.display()))?;
+    Ok((run, lines))
 }
 
 const MEASURED: &str = "bench-vram";
@@ -51,11 +73,11 @@ fn adopt(measured: &Path, runs: &Path, date: &str, device: &str) -> Result<PathB
 fn shortcoming(run: &Run) -> Option<String> {
     let missing = completeness::missing(run);
     let missing = (!missing.is_empty()).then(|| format!("missing: {}", missing.join(", ")));
-    let said: Vec<String> = run.shortcoming().into_iter().chain(missing).collect();
+    let said: Vec<String> = run.shortcoming().into_iter().chain(missing).chain(verdict::slow(run)).collect();
     (!said.is_empty()).then(|| said.join("; "))
 }
 
-fn page(run: &Run, device: &str) -> String {
+fn page(run: &Run, device: &str, answers: &[Answer]) -> String {
     let mut page = format!("# GPU check: {device}, {}\n\n", run.date);
     let [passed, failed, skipped] =
         [Outcome::Pass, Outcome::Fail, Outcome::Skipped].map(|outcome| run.count(outcome));
@@ -63,6 +85,7 @@ fn page(run: &Run, device: &str) -> String {
     let Run { commit, command, .. } = run;
     let mut line = |text: String| writeln!(page, "{text}").expect("a string takes every line");
 
+    line(verdict::text(answers));
     line(format!("{passed} passed, {failed} failed, {skipped} skipped{note}.\n"));
     if stand_in::ran_on_the_stand_in(run) {
         line(format!("{}\n", stand_in::NOTE));
@@ -86,6 +109,9 @@ fn page(run: &Run, device: &str) -> String {
         Some(bandwidth) => line(format!("\nCopy bandwidth, as measured by the same binary: `{bandwidth}`.")),
         None => line("\nThe copy bandwidth is missing.".to_owned()),
     }
+    if let Some(link) = &run.link {
+        line(format!("\nPlain copies, by the driver alone: `{link}`."));
+    }
     for (name, error) in run.failures() {
         line(format!("\n{name}:\n\n```text\n{}\n```", error.trim()));
     }
@@ -105,11 +131,17 @@ mod tests {
         r#"{"bandwidth": {"to_host": 50}}"#
     );
 
+    fn page_of(raw: &str, device: &str) -> String {
+        let run = Run::parse(raw).unwrap();
+        page(&run, device, &verdict::answers(&run, &Err("nothing was trained".to_owned())))
+    }
+
     #[test]
     fn a_record_says_outcome_command_commit_machine_and_numbers() {
-        let page = page(&Run::parse(RAW).unwrap(), "H200");
+        let page = page_of(RAW, "H200");
         let said = [
-            "# GPU check: H200, 2026-01-02",
+            "# GPU check: H200, 2026-01-02\n\n1. Is every number plain's at every budget? Not measured",
+            "\n5. Does it train as fast as PyTorch under the same cap? Not measured: nothing was trained.\n\n",
             "0 passed, 1 failed, 0 skipped (failed: mlp at 25%).",
             "`gpu_check --json`",
             "commit abc-dirty",
@@ -123,15 +155,34 @@ mod tests {
     }
 
     #[test]
+    fn a_run_whose_check_left_nothing_has_a_page_that_says_so() {
+        let page = page_of(RAW.lines().next().unwrap(), "H200");
+        assert!(page.contains("0 passed, 0 failed, 0 skipped (no program left a verdict"), "{page}");
+        assert!(page.contains("The copy bandwidth is missing."), "{page}");
+    }
+
+    #[test]
+    fn a_step_that_costs_more_without_a_budget_is_a_shortcoming_on_a_real_card() {
+        let unlimited =
+            r#"{"program": "mlp", "budget": "unlimited", "verdict": "pass", "seconds_per_step": 0.5,"#;
+        let row = format!("{unlimited} \"stats\": {{\"bytes_out\": 0, \"bytes_in\": 0}}}}");
+        let plain = row.replace("unlimited", "plain").replace("0.5", "0.4");
+        let raw = format!("{}\n{row}\n{plain}", RAW.replace("fail", "pass"));
+        let said = |raw: &str| shortcoming(&Run::parse(raw).unwrap());
+        assert_eq!(said(&raw).unwrap(), "a step without a budget takes more than 1.10 of plain's: mlp");
+        assert_eq!(said(&raw.replace("NVIDIA H200", "CUDA stand-in")), None);
+    }
+
+    #[test]
     fn a_record_of_the_stand_in_says_that_no_gpu_took_part() {
-        let on = |gpu: &str| page(&Run::parse(&RAW.replace("NVIDIA H200", gpu)).unwrap(), gpu);
+        let on = |gpu: &str| page_of(&RAW.replace("NVIDIA H200", gpu), gpu);
         assert!(on("CUDA stand-in").contains("**No GPU took part.**"));
         assert!(!on("NVIDIA H200").contains("No GPU"));
     }
 
     #[test]
     fn a_record_of_budgets_from_the_gpu_is_copied_whole() {
-        let place = std::env::temp_dir().join(format!("gpu-check-adopted-{}", std::process::id()));
+        let place = env::temp_dir().join(format!("gpu-check-adopted-{}", std::process::id()));
         let measured = place.join(MEASURED);
         fs::create_dir_all(&measured).unwrap();
         fs::write(measured.join("cells.csv"), "cells").unwrap();
@@ -149,8 +200,7 @@ mod tests {
         let raw =
             RAW.replace("gpu_check --json", "gpu_check --budgets 50%,25% --json").replace("fail", "pass");
         let missing = "missing: mlp at plain, mlp at unlimited, mlp at 50%";
-        let run = Run::parse(&raw).unwrap();
-        assert_eq!(shortcoming(&run).unwrap(), missing);
-        assert!(page(&run, "H200").contains(&format!("1 passed, 0 failed, 0 skipped ({missing}).")));
+        assert_eq!(shortcoming(&Run::parse(&raw).unwrap()).unwrap(), missing);
+        assert!(page_of(&raw, "H200").contains(&format!("1 passed, 0 failed, 0 skipped ({missing}).")));
     }
 }

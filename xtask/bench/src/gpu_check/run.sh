@@ -4,17 +4,25 @@
 #
 #     ./run [FILE]
 #
-# FILE (by default raw.jsonl next to this script) gets one line on the machine, one per program and budget, and one on the
-# copy bandwidth. Then bench-vram/ gets a record of the cost of device budgets in the trainer and, if `python3` has a
-# PyTorch that sees the GPU, of the same model in PyTorch under the same caps. On a GPU this takes at most eight minutes:
-# the record names missing lines. With several GPUs and Open MPI, two further minutes check that one rank per GPU ends with
-# the bits of one process, and FILE gets a line on that. Through `cargo xtask stand-in`, the first part runs without a GPU
-# and without a time limit, and FILE says so.
+# FILE (by default raw.jsonl next to this script) gets one line on the machine, one per program and budget, one on the
+# library's copy bandwidth and one on that of plain copies. Then bench-vram/ gets a record of two models, with the optimizer
+# on the device and on the host, without a cap and under one; if `python3` has a PyTorch that sees the GPU, it trains the same
+# models under the same cap, in memory and with FSDP2's CPU offload. The end is a verdict in five sentences. On a GPU this
+# takes at most eight minutes: what they leave no time for is left out, and lines and verdict say so. With several GPUs and
+# Open MPI, two further minutes check that one rank per GPU ends with the bits of one process, and FILE gets a line on that.
+# Through `cargo xtask stand-in`, all but the models runs without a GPU and without a time limit, and FILE says so.
 set -euo pipefail
 
 folder=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 raw=${1:-$folder/raw.jsonl}
-check=(gpu_check --budgets '100%,50%,25%' --json)
+check=(gpu_check --budgets '100%,50%,25%,floor' --json)
+
+# Seconds, on a GPU. All of it, with a rest for the verdict; programs that begin; the same with the last one's end and the
+# bandwidth; plain copies. What programs do not take, models get.
+total=460
+programs=240
+guard=270
+copies=20
 
 # One line of text, safe between the quotes of a JSON string.
 field() { { "$@" 2>/dev/null || true; } | head -n 1 | tr -d '"\\' | sed 's/^ *//; s/ *$//'; }
@@ -32,9 +40,9 @@ uses_stand_in() {
     return 1
 }
 work=.
-limit=(timeout 280)
+within() { timeout "$@"; }
 if uses_stand_in; then
-    limit=()
+    within() { "${@:2}"; }
     gpu() {
         case $1 in
             name) printf '%s' "$stand_in" ;;
@@ -46,6 +54,8 @@ if uses_stand_in; then
     work=$folder/stand-in
     mkdir -p "$work"
     printf '[autotune]\ncache = "local"\nlevel = "minimal"\n' >"$work/cubecl.toml"
+else
+    check+=(--seconds "$programs")
 fi
 
 printf '{"date":"%s","commit":"%s","command":"%s","machine":{"gpu":"%s","gpu_memory":"%s","driver":"%s","processor":"%s","memory":"%s","kernel":"%s"}}\n' \
@@ -61,17 +71,21 @@ if [ "$work" != . ]; then
     # Autotune measures each kernel many times; values do not matter to it.
     (cd "$work" && STAND_IN_HASTE=16 exec "$folder/${check[0]}" tune) || status=$?
 fi
-(cd "$work" && exec ${limit[@]+"${limit[@]}"} "$folder/${check[0]}" "${check[@]:1}") | tee -a "$raw" || status=$?
+(cd "$work" && within "$guard" "$folder/${check[0]}" "${check[@]:1}") | tee -a "$raw" || status=$?
+if [ -x "$folder/xtask" ]; then
+    within "$copies" "$folder/xtask" gpu-check --link | tee -a "$raw" || status=$?
+fi
 measure() {
-    "$folder/xtask" bench-vram --device cuda --minutes "$1" --train "$folder/train" --out "$folder/bench-vram" "${@:2}" || status=$?
+    local left=$((total - SECONDS))
+    "$folder/xtask" bench-vram --device cuda --seconds "$((left > 0 ? left : 0))" --seconds-per-cell 120 --steps 6 \
+        --optimizer device,host --budgets 50% --train "$folder/train" --out "$folder/bench-vram" "$@" || status=$?
 }
 if [ "$work" = . ] && [ -x "$folder/xtask" ]; then
     if python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
-        measure 2
-        measure 1 --peer pytorch
+        measure --peer pytorch --ways memory,fsdp --rounds 1
     else
         echo 'PyTorch is not compared: python3 has none here that sees the GPU'
-        measure 3
+        measure
     fi
 fi
 
@@ -99,5 +113,8 @@ if [ "$work" = . ] && [ -x "$folder/train" ]; then
         report '"verdict":"fail","error":"one rank a GPU does not end with the bits of one process; what it printed is above"'
         status=1
     fi
+fi
+if [ -x "$folder/xtask" ]; then
+    "$folder/xtask" gpu-check --verdict "$raw" || status=$?
 fi
 exit "$status"

@@ -1,7 +1,10 @@
 //! `bench-vram --peer pytorch` on a GPU: the trainer and PyTorch in turn, under equal memory caps.
 //!
-//! PyTorch keeps all on the device, or activations or parameters and moments in host memory. Columns that it does not
-//! report stay empty.
+//! PyTorch keeps all on the device, or activations or parameters and moments in host memory. The trainer keeps moments on
+//! the device or on the host. Columns that PyTorch does not report stay empty.
+
+mod turns;
+mod twins;
 
 use std::{
     fs,
@@ -24,61 +27,18 @@ use super::{
     cell::{self, Cell, Outcome},
     limits::Limits,
     suite::{Model, Place},
-    sweep,
     trainer::Trainer,
 };
 
-/// The script's `--mode`, and its name in a record.
-const WAYS: [(&str, &str); 3] = [
-    ("memory", "PyTorch"),
-    ("activations", "PyTorch, activations in host memory"),
-    ("fsdp", "PyTorch, FSDP2 with its parameters in host memory"),
-];
+use turns::Runner;
 
-struct Shape {
-    config: &'static str,
-    settings: &'static [&'static str],
-    words: &'static [&'static str],
-}
+pub(crate) use twins::Way;
+pub(super) use twins::{default_models, settings};
 
-/// Both compute in f32 with TF32 factors and recompute nothing.
-const SHAPES: [Shape; 1] = [Shape {
-    config: "gpt-124m",
-    settings: &[
-        "train.micro_batch=8",
-        "train.accumulate=1",
-        "train.sequence=1024",
-        "train.recompute=null",
-        "model.compute=f32",
-    ],
-    words: &["--batch", "8", "--time", "1024"],
-}];
-
-/// Each runs the trainer and all `WAYS` at every budget.
-const ROUNDS: usize = 3;
-
-const ROWS: &str = "peer.csv";
+pub(super) const ROWS: &str = "peer.csv";
 const PAGE: &str = "peer.md";
 
 const OUT_OF_MEMORY: i32 = 4;
-
-pub(super) fn default_models() -> Vec<String> {
-    SHAPES.iter().map(|shape| shape.config.to_owned()).collect()
-}
-
-pub(super) fn settings(models: &[String]) -> Result<Vec<String>> {
-    let known = || SHAPES.iter().map(|shape| shape.config).collect::<Vec<_>>().join(" and ");
-    for model in models {
-        ensure!(
-            SHAPES.iter().any(|shape| shape.config == model),
-            "{model} has no twin in {} on a GPU, which has {} there",
-            super::peer::SCRIPT,
-            known()
-        );
-    }
-    let chosen = SHAPES.iter().filter(|shape| models.iter().any(|model| model == shape.config));
-    Ok(chosen.flat_map(|shape| shape.settings).map(|setting| (*setting).to_owned()).collect())
-}
 
 pub(super) struct Capped<'a> {
     pub(super) script: &'a Invocation,
@@ -86,91 +46,109 @@ pub(super) struct Capped<'a> {
     pub(super) device: &'a str,
     pub(super) trainer: &'a Trainer,
     pub(super) limits: &'a Limits,
+    pub(super) rounds: usize,
+    pub(super) ways: &'a [Way],
+}
+
+/// Measured by the trainer without a limit; `None` if nothing fits.
+#[derive(Default)]
+struct Known {
+    peak: Option<u64>,
+    parameters: Option<u64>,
 }
 
 impl Capped<'_> {
+    /// A group is one model, with its optimizer in each place: shares are of the first one's peak, so that all have the
+    /// same cap.
     pub(super) fn run(
         &self,
-        models: &[Model],
+        groups: &[Vec<Model>],
         budgets: &[Budget],
         mut after_each: impl FnMut(&[Vec<String>]) -> Result<()>,
     ) -> Result<Vec<Vec<String>>> {
         let mut rows = vec![cell::header()];
-        for model in models {
-            let mut peak = None;
-            let turns = (0..ROUNDS).flat_map(|_| sweep::with_reference(budgets));
-            for budget in turns {
-                let ours = self.ours(model, budget, peak)?;
-                peak = peak.or(ours.summary().map(|run| run.peak_device_bytes));
-                let parameters = ours.summary().map(|run| run.parameters);
-                rows.push(cell::row(&ours));
-                for (mode, way) in WAYS {
-                    let theirs = self.theirs(model, mode, ours.limit, parameters)?;
-                    println!("{}, {way}, at {budget}: {}", model.name, theirs.outcome.name());
-                    rows.push(theirs.row(&rows[0], &format!("{}, {way}", model.name), budget, ours.limit));
-                }
+        for group in groups {
+            let mut known = Known::default();
+            let turns = (0..self.rounds).flat_map(|_| turns::round(group.len(), self.ways, budgets));
+            for (budget, runner) in turns {
+                let row = match runner {
+                    Runner::Ours(number) => self.ours(&group[number], number, budget, &mut known)?,
+                    Runner::Theirs(way) => self.theirs(&group[0].shape, way, budget, &known)?,
+                };
+                rows.push(row);
                 after_each(&rows)?;
             }
         }
         Ok(rows)
     }
 
-    fn ours(&self, model: &Model, budget: Budget, peak: Option<u64>) -> Result<Cell> {
-        let (limit, outcome) = match (budget.resolve(peak), self.limits.next()) {
-            (Err(reason), _) => (None, Outcome::Skipped(reason.to_string())),
-            (Ok(limit), Err(reason)) => (limit, Outcome::Skipped(reason)),
-            (Ok(limit), Ok(time)) => (limit, self.trainer.train(model, limit, &[], time)?),
+    fn ours(&self, model: &Model, number: usize, budget: Budget, known: &mut Known) -> Result<Vec<String>> {
+        let (limit, time) = self.room(budget, known);
+        let outcome = match time {
+            Err(reason) => Outcome::Skipped(reason),
+            Ok(time) => self.trainer.train(model, limit, &[], time)?,
         };
         println!("{} at {budget}: {}", model.name, outcome.name());
-        Ok(Cell { model: model.name.clone(), budget, limit, outcome })
+        if let Some(run) = outcome.summary() {
+            known.parameters.get_or_insert(run.parameters);
+            if number == 0 && budget == Budget::Unlimited {
+                known.peak.get_or_insert(run.peak_device_bytes);
+            }
+        }
+        Ok(cell::row(&Cell { model: model.name.clone(), budget, limit, outcome }))
     }
 
-    fn theirs(&self, model: &Model, mode: &str, limit: Limit, parameters: Option<u64>) -> Result<PeerRun> {
-        let time = match self.limits.next() {
-            Ok(time) => time,
-            Err(reason) => return Ok(PeerRun::nothing(Outcome::Skipped(reason))),
+    fn theirs(&self, shape: &str, way: Way, budget: Budget, known: &Known) -> Result<Vec<String>> {
+        let (limit, time) = self.room(budget, known);
+        let run = match time {
+            Err(reason) => PeerRun::nothing(Outcome::Skipped(reason)),
+            Ok(time) => self.ask(shape, way, limit, time)?,
         };
-        let asked = self.command(model, mode, limit);
-        let ended = self.trainer.in_scratch(|scratch| process::run(&asked, "pytorch", scratch, time))?;
-        let run = judge(&ended, time);
-        if let (Some(Value::Object(report)), Some(ours)) = (&run.report, parameters) {
+        let name = format!("{shape}, {}", way.name());
+        println!("{name} at {budget}: {}", run.outcome.name());
+        if let (Some(report), Some(ours)) = (&run.report, known.parameters) {
             ensure!(
-                report.get("parameters") == Some(&Value::from(ours)),
-                "{} has {ours} parameters and its twin {:?}: two different models cannot be compared",
-                model.name,
-                report.get("parameters")
+                report["parameters"] == ours,
+                "{shape} has {ours} parameters and its twin {}: two different models cannot be compared",
+                report["parameters"]
             );
         }
-        Ok(run)
+        Ok(run.row(&cell::header(), &name, budget, limit))
     }
 
-    fn command(&self, model: &Model, mode: &str, limit: Limit) -> Invocation {
-        let shape = SHAPES.iter().find(|shape| shape.config == model.config);
-        let words = shape.map_or(&[][..], |shape| shape.words);
+    /// Device memory and time; an error says why the run is skipped.
+    fn room(&self, budget: Budget, known: &Known) -> (Limit, Result<Duration, String>) {
+        match budget.resolve(known.peak) {
+            Ok(limit) => (limit, self.limits.next()),
+            Err(reason) => (None, Err(reason.to_string())),
+        }
+    }
+
+    fn ask(&self, shape: &str, way: Way, limit: Limit, time: Duration) -> Result<PeerRun> {
+        let asked = self.command(shape, way, limit)?;
+        let ended = self.trainer.in_scratch(|scratch| process::run(&asked, "pytorch", scratch, time))?;
+        Ok(judge(&ended, time))
+    }
+
+    fn command(&self, shape: &str, way: Way, limit: Limit) -> Result<Invocation> {
         let cap = limit.map(|bytes| ["--cap-bytes".to_owned(), bytes.to_string()]);
-        self.script
-            .clone()
-            .arguments([
-                "--shape",
-                &model.config,
-                "--steps",
-                &self.steps.to_string(),
-                "--device",
-                self.device,
-            ])
-            .arguments(["--mode", mode])
-            .arguments(words.iter().copied())
-            .arguments(cap.into_iter().flatten())
+        let steps = self.steps.to_string();
+        let command = self.script.clone().arguments(["--shape", shape, "--steps", &steps]);
+        Ok(command
+            .arguments(["--device", self.device, "--mode", way.mode()])
+            .arguments(twins::words(shape)?.iter().copied())
+            .arguments(cap.into_iter().flatten()))
     }
 }
 
 /// An error if no run of the trainer, or none of PyTorch, fits, and one failed for a reason other than memory.
-pub(super) fn require_runs(rows: &[Vec<String>], models: &[Model]) -> Result<()> {
+pub(super) fn require_runs(rows: &[Vec<String>], groups: &[Vec<Model>]) -> Result<()> {
     let (header, rows) = rows.split_first().context("there are no runs")?;
     let place = |name: &str| header.iter().position(|column| column == name).context("a column is missing");
     let (named, outcome, reason) = (place("model")?, place("outcome")?, place("reason")?);
     for ours in [true, false] {
-        let is_own = |row: &&Vec<String>| ours == models.iter().any(|model| model.name == row[named]);
+        let is_own =
+            |row: &&Vec<String>| ours == groups.iter().flatten().any(|model| model.name == row[named]);
         let fits = rows.iter().filter(is_own).any(|row| row[outcome] == "fits");
         let failed = rows.iter().filter(is_own).find(|row| row[outcome] == "failed");
         if let Some(row) = failed.filter(|_| !fits) {
@@ -275,18 +253,17 @@ impl Comparison {
 
 fn text(machine: &Machine, date: &str, device: &str, peer: &str, trainer: &str) -> String {
     let facts: Vec<_> = machine.facts.iter().map(|(name, value)| format!("| {name} | {value} |")).collect();
-    let settings: Vec<_> =
-        SHAPES.iter().map(|shape| format!("{}: {}", shape.config, shape.settings.join(" "))).collect();
     format!(
         "# Beside {peer}: {device}, {date}\n\n`{}`, {trainer}. Raw data: [{ROWS}]({ROWS}), in the order of the runs, with the columns of a \
          sweep; a column that PyTorch does not tell is empty.\n\n| Machine | |\n|---|---|\n{}\n\nThe trainer is set to {}.\n\n\
          ## Bear in mind\n\n\
+         - A share is of our peak without a limit, and all runs of a model have the same cap, wherever the optimizer is.\n\
          - PyTorch's cap is on what its allocator reserves, ours on managed buffers; neither counts the context and its libraries.\n\
          - Both compute in f32 with factors rounded to TF32. PyTorch runs eagerly, with its fused attention.\n\
          - `peak_host_bytes` is of the whole process for PyTorch, and of what spills and optimizers keep for ours.\n",
         records::command(),
         facts.join("\n"),
-        settings.join("; ")
+        twins::shown()
     )
 }
 
@@ -301,18 +278,39 @@ mod tests {
 
     const HOUR: Duration = Duration::from_hours(1);
 
-    fn model() -> Model {
-        Model { name: "gpt-124m".into(), config: "gpt-124m".into(), settings: Vec::new() }
+    const ROUNDS: usize = 2;
+    const WAYS: [Way; 3] = [Way::Memory, Way::Activations, Way::Fsdp];
+
+    /// With its optimizer on the device and on the host.
+    fn group() -> Vec<Model> {
+        let model = |name: &str| Model {
+            name: name.into(),
+            shape: "gpt-124m".into(),
+            config: "gpt-124m".into(),
+            settings: Vec::new(),
+        };
+        vec![model("gpt-124m"), model("gpt-124m, optimizer on the host")]
     }
+
+    /// Runs of a round, without a limit and at 50 %.
+    const RUNS: usize = 2 * (2 + WAYS.len());
 
     fn compared(test: &str, script: &str, limits: &Limits) -> Result<Vec<Vec<String>>> {
         let trainer = StandIn::new(test, &format!("cat <<'END'\n{PRINTED}\nEND\n"));
         let twin = trainer.folder.join("twin.sh");
         fs::write(&twin, script).unwrap();
         let script = Invocation::new("sh").arguments([twin.to_string_lossy()]);
-        let capped = Capped { script: &script, steps: 8, device: "cuda", trainer: &trainer.trainer, limits };
+        let capped = Capped {
+            script: &script,
+            steps: 8,
+            device: "cuda",
+            trainer: &trainer.trainer,
+            limits,
+            rounds: ROUNDS,
+            ways: &WAYS,
+        };
         let mut kept = Vec::new();
-        let rows = capped.run(&[model()], &["50%".parse().unwrap()], |all| {
+        let rows = capped.run(&[group()], &["50%".parse().unwrap()], |all| {
             kept = all.to_vec();
             Ok(())
         })?;
@@ -335,15 +333,20 @@ mod tests {
     fn trainer_and_peer_train_in_turn_under_the_same_cap_with_the_same_columns() {
         let rows = compared("capped", TWIN, &Limits::begin(HOUR, HOUR)).unwrap();
         assert_eq!(rows[0], cell::header());
-        assert_eq!(rows.len() - 1, ROUNDS * 2 * (1 + WAYS.len()));
+        assert_eq!(rows.len() - 1, ROUNDS * RUNS);
         let models = column(&rows, "model");
-        let turn = [&["gpt-124m".to_owned()][..], &WAYS.map(|(_, way)| format!("gpt-124m, {way}"))].concat();
-        assert!(models.chunks(turn.len()).all(|found| found == turn), "{models:?}");
-        let once = &column(&rows, "budget_bytes")[..8];
-        assert_eq!(once, ["", "", "", "", "20000000", "20000000", "20000000", "20000000"]);
-        let outcomes = &column(&rows, "outcome")[..8];
-        assert_eq!(outcomes, ["fits", "fits", "fits", "fits", "fits", "fits", "does not fit", "failed"]);
-        assert_eq!(column(&rows, "reason")[6], "CUDA out of memory.");
+        assert!(models.chunks(RUNS).all(|found| found == &models[..RUNS]), "{models:?}");
+        let theirs = WAYS.map(|way| format!("gpt-124m, {}", way.name()));
+        let ours = group().into_iter().map(|model| model.name);
+        let under_the_cap: Vec<String> = ours.chain(theirs.iter().cloned()).collect();
+        assert_eq!(models[..2], ["gpt-124m", theirs[0].as_str()]);
+        assert_eq!(models[2..7], under_the_cap);
+        let caps = &column(&rows, "budget_bytes")[..RUNS];
+        assert_eq!(caps, [&[""; 2][..], &["20000000"; 5], &[""; 3]].concat());
+        let outcomes = &column(&rows, "outcome")[..RUNS];
+        assert_eq!(outcomes[..5], ["fits"; 5]);
+        assert_eq!(outcomes[5..], ["does not fit", "failed", "fits", "fits", "fits"]);
+        assert_eq!(column(&rows, "reason")[5], "CUDA out of memory.");
         assert_eq!(&column(&rows, "step_ms_median")[..2], ["350.5", "12.5"]);
         assert_eq!(
             (column(&rows, "evictions")[1], column(&rows, "loss")[1]),
@@ -363,45 +366,57 @@ mod tests {
             device: "cuda:1",
             trainer: &trainer.trainer,
             limits: &limits,
+            rounds: 1,
+            ways: &WAYS,
         };
+        let command = |shape, way, cap| capped.command(shape, way, cap).unwrap().to_string();
         assert_eq!(
-            capped.command(&model(), "fsdp", Some(5)).to_string(),
+            command("gpt-124m", Way::Fsdp, Some(5)),
             "script --shape gpt-124m --steps 8 --device cuda:1 --mode fsdp --batch 8 --time 1024 --cap-bytes 5"
         );
-        assert!(!capped.command(&model(), "memory", None).to_string().contains("--cap-bytes"));
+        let whole = command("llama-1.1b", Way::Memory, None);
+        assert!(whole.ends_with("--mode memory --batch 1 --time 512"), "{whole}");
     }
 
     #[test]
-    fn a_twin_of_another_size_and_a_model_without_a_twin_are_refused() {
+    fn a_twin_of_another_size_is_refused() {
         let other = r#"echo '{"parameters": 7}'"#;
         let error = compared("capped-other", other, &Limits::begin(HOUR, HOUR)).unwrap_err().to_string();
         assert!(error.contains("two different models"), "{error}");
-        let error = settings(&["gpt-7b".to_owned()]).unwrap_err().to_string();
-        assert!(
-            error.contains("gpt-7b has no twin") && error.ends_with("which has gpt-124m there"),
-            "{error}"
-        );
-        assert!(settings(&default_models()).unwrap().contains(&"model.compute=f32".to_owned()));
     }
 
     #[test]
     fn a_peer_that_fails_in_every_run_is_no_comparison() {
         let limits = Limits::begin(HOUR, HOUR);
         let broken = compared("capped-broken", "echo 'no torch' >&2\nexit 1\n", &limits).unwrap();
-        let error = require_runs(&broken, &[model()]).unwrap_err().to_string();
+        let error = require_runs(&broken, &[group()]).unwrap_err().to_string();
         assert_eq!(
             error,
             "nothing was compared, as no run of gpt-124m, PyTorch ended well: exit status: 1: no torch"
         );
-        require_runs(&compared("capped-some", TWIN, &limits).unwrap(), &[model()]).unwrap();
+        require_runs(&compared("capped-some", TWIN, &limits).unwrap(), &[group()]).unwrap();
     }
 
     #[test]
     fn a_run_without_time_left_is_a_skipped_row() {
         let rows = compared("capped-late", TWIN, &Limits::begin(HOUR, Duration::ZERO)).unwrap();
-        require_runs(&rows, &[model()]).unwrap();
+        require_runs(&rows, &[group()]).unwrap();
         assert!(column(&rows, "outcome").iter().all(|outcome| *outcome == "skipped"));
-        assert_eq!(rows.len() - 1, ROUNDS * 2 * (1 + WAYS.len()));
+        assert_eq!(rows.len() - 1, ROUNDS * RUNS);
+    }
+
+    #[test]
+    fn nothing_runs_without_a_cap_under_the_name_of_a_share_that_has_no_peak() {
+        let trainer = StandIn::new("capped-no-peak", "echo 'train: no room' >&2; exit 2\n");
+        let limits = Limits::begin(HOUR, HOUR);
+        let script = Invocation::new("sh").arguments(["-c", "echo '{\"parameters\": 7}'"]);
+        let (device, trainer) = ("cuda", &trainer.trainer);
+        let capped =
+            Capped { script: &script, steps: 8, device, trainer, limits: &limits, rounds: 1, ways: &WAYS };
+        let rows = capped.run(&[group()], &["50%".parse().unwrap()], |_| Ok(())).unwrap();
+        let outcomes = column(&rows, "outcome");
+        assert_eq!(outcomes[2..7], ["skipped"; 5], "{outcomes:?}");
+        assert_eq!(outcomes[7..], ["failed", "fits", "fits"], "the model may still fit without a limit");
     }
 
     #[test]

@@ -125,7 +125,8 @@ mod tests {
 
     #[test]
     fn a_report_compares_both_searches_and_says_what_ended_them() {
-        let model = Model { name: "toy".into(), config: "toy".into(), settings: Vec::new() };
+        let model =
+            Model { name: "toy".into(), shape: "toy".into(), config: "toy".into(), settings: Vec::new() };
         let refused = |layers| Some((layers, "does not fit: no room".to_owned()));
         let deep = Summary { parameters: 3_000_000, peak_host_bytes: 1 << 20, ..summary() };
         let without = Deepest { works: Some((4, summary())), refused: refused(5) };

@@ -102,7 +102,7 @@ pub(super) fn run(twin: &Twin, trainer: &Trainer, models: &[Model], limits: &Lim
             })?;
             let median = ours.step_ms_median.context("the trainer named no median step")?;
             let ours_per_second = ours.tokens as f64 / ours.steps as f64 / median * 1000.0;
-            let theirs = twin.ask(&model.name)?;
+            let theirs = twin.ask(&model.shape)?;
             ensure!(
                 theirs.parameters == ours.parameters,
                 "{} has {} parameters and its twin {}: two different models cannot be compared",
@@ -125,9 +125,9 @@ pub(super) fn check(models: &[Model], place: &Place) -> Result<()> {
     }
     for model in models {
         ensure!(
-            SHAPES.contains(&model.config.as_str()),
+            SHAPES.contains(&model.shape.as_str()),
             "{} has no twin in {SCRIPT}, which knows {}",
-            model.config,
+            model.shape,
             SHAPES.join(" and ")
         );
     }
@@ -201,7 +201,9 @@ mod tests {
             check(&models, &place).map_err(|error| error.to_string())
         };
         assert_eq!(refused("toy", "cpu"), Ok(()));
-        assert!(refused("gpt-350m", "cpu").unwrap_err().contains("knows toy and gpt-124m"));
+        for shape in ["gpt-350m", "llama-1.1b"] {
+            assert!(refused(shape, "cpu").unwrap_err().contains("knows toy and gpt-124m"), "{shape}");
+        }
         assert!(refused("toy", "vulkan").unwrap_err().contains("not on vulkan; add --device cpu"));
     }
 

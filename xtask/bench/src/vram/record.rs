@@ -24,7 +24,7 @@ pub(super) struct Record {
     planned: usize,
 }
 
-const CELLS: &str = "cells.csv";
+pub(super) const CELLS: &str = "cells.csv";
 const BYTES: &str = "bytes.svg";
 
 impl Record {

@@ -31,6 +31,8 @@ struct Row {
     policy: &'static str,
     /// Bytes in and out, in the second and last round; `None` if an operation does not fit.
     moved: Option<[(u64, u64); 2]>,
+    /// In the last round.
+    trims: u64,
     least: (u64, u64),
 }
 
@@ -39,6 +41,8 @@ pub(super) struct Simulation<'a> {
     pub(super) budgets: &'a [Budget],
     /// Above a disk. Without it, unlimited.
     pub(super) host_budget: Option<Budget>,
+    /// Of blocks recorded without one.
+    pub(super) pools: bool,
     pub(super) rates: Rates,
     pub(super) keep: Option<&'a Path>,
     pub(super) out: Option<&'a Path>,
@@ -52,6 +56,8 @@ pub(super) struct Rates {
     pub(super) flops: Option<f64>,
     pub(super) host: Option<u64>,
     pub(super) disk: Option<u64>,
+    /// Seconds in which spare memory goes back to the driver, each time.
+    pub(super) trim: f64,
 }
 
 impl Rates {
@@ -65,6 +71,7 @@ impl Rates {
             flops: self.flops.unwrap_or(f64::INFINITY),
             host: bytes(self.host),
             disk: bytes(self.disk),
+            trim: self.trim,
             ..Machine::INSTANT
         })
     }
@@ -93,7 +100,8 @@ impl Simulation<'_> {
             let host = self.host_budget.map_or(Ok(None), |host| host.resolve(Some(peak)))?;
             for budget in self.budgets {
                 let bytes = budget.resolve(Some(peak))?.unwrap_or(peak);
-                let under = BudgetedStep { name: &name, step: &step, budget: *budget, bytes, host };
+                let (name, step, pools) = (&name, &step, self.pools);
+                let under = BudgetedStep { name, step, budget: *budget, bytes, host, pools };
                 rows.extend(replays(under));
                 traffic.extend(host.map(|host| DiskTraffic::replays(under, host)));
                 drawn.extend(machine.and_then(|machine| TimedStep::replay(under, machine)));
@@ -139,6 +147,7 @@ impl Simulation<'_> {
 struct TimedStep {
     said: String,
     elapsed: Elapsed,
+    trims: u64,
     /// Lower bound of the seconds.
     least: f64,
     file: String,
@@ -152,11 +161,13 @@ pub(super) struct BudgetedStep<'a> {
     pub(super) budget: Budget,
     pub(super) bytes: u64,
     pub(super) host: Option<u64>,
+    pub(super) pools: bool,
 }
 
 impl<'a> BudgetedStep<'a> {
     pub(super) fn replay(self, policy: Policy) -> Replay<'a> {
         let replay = Replay::new(self.step, Limit::bytes(self.bytes), policy);
+        let replay = if self.pools { replay.with_pool() } else { replay };
         match self.host {
             Some(host) => replay.above_a_disk(host),
             None => replay,
@@ -167,26 +178,26 @@ impl<'a> BudgetedStep<'a> {
 impl TimedStep {
     /// `None` if an operation does not fit.
     fn replay(under: BudgetedStep, machine: Machine) -> Option<Self> {
-        let BudgetedStep { name, step, budget, bytes, host } = under;
+        let BudgetedStep { name, step, budget, bytes, host, .. } = under;
         let replay = under.replay(Policy::Planned).on(machine).run(ROUNDS).ok()?;
-        let elapsed = *replay.elapsed().last()?;
+        let (elapsed, trims) = (*replay.elapsed().last()?, *replay.trim_steps().last()?);
         let above = host.map(|host| format!(" above {} of the host", Bytes(host))).unwrap_or_default();
         let said = format!("{name} under {budget} = {}{above}", Bytes(bytes));
         let svg = timeline::svg(&said, replay.timeline()?, elapsed.step, bytes);
         let share = budget.to_string().replace('%', "");
         let pace = Pace::of(step, machine);
         let least = host.map_or_else(|| pace.least(bytes), |host| pace.least_above_a_disk(bytes, host));
-        Some(Self { said, elapsed, least, file: format!("timeline-{name}-{share}.svg"), svg })
+        Some(Self { said, elapsed, trims, least, file: format!("timeline-{name}-{share}.svg"), svg })
     }
 }
 
 fn times(drawn: &[TimedStep], above_a_disk: bool) -> String {
     let (disk, line, longest) = if above_a_disk { (" Disk |", "---|", "four") } else { ("", "", "three") };
     let mut text = format!(
-        "\n| Planned, moves ahead | Operations | In | Out |{disk} Step | Of the longest of the {longest} | Of the least | Waited |\n\
-         |---|---|---|---|{line}---|---|---|---|\n",
+        "\n| Planned, moves ahead | Operations | In | Out |{disk} Step | Of the longest of the {longest} | Of the least | Waited | Trims |\n\
+         |---|---|---|---|{line}---|---|---|---|---|\n",
     );
-    for TimedStep { said, elapsed, least, file, .. } in drawn {
+    for TimedStep { said, elapsed, trims, least, file, .. } in drawn {
         let Elapsed { step, arithmetic, out, back, disk, .. } = *elapsed;
         let disk = if above_a_disk { vec![disk] } else { Vec::new() };
         let parts = [&[arithmetic, back, out], &disk[..]].concat();
@@ -195,7 +206,7 @@ fn times(drawn: &[TimedStep], above_a_disk: bool) -> String {
         let times = times.iter().map(|time| format!("{:.1} ms", time * 1e3)).collect::<Vec<_>>().join(" | ");
         let ratios = [step / longest, step / least].map(|ratio| format!("{ratio:.3}")).join(" | ");
         let waited = format!("{:.1} ms", (step - arithmetic) * 1e3);
-        let fields = [format!("[{said}]({file})"), times, ratios, waited];
+        let fields = [format!("[{said}]({file})"), times, ratios, waited, trims.to_string()];
         text += &["| ", &fields.join(" | "), " |\n"].concat();
     }
     text
@@ -214,7 +225,8 @@ that any way of moving could copy in, plus the least that any way could copy out
 counts bytes; how long they take depends on the link and on what runs beside them. Where times of a step are told, an operation takes
 the longer of the times for its floating-point operations (`--flops`; older recordings have none) and for its operands' bytes
 (`--memory`), each as far as a rate was given, and the step is the fourth; *waited* is what is left of copying beside them, and of an
-optimizer's step on the host (`--host-step`). *The least* is a lower bound, too: between any two operations whatever
+optimizer's step on the host (`--host-step`). *Trims*: times in the step that the pool gave all spare memory back to the driver, for
+a block whose size no spare slice has; recordings of the CPU have pools with `--pools` alone, and each time takes `--trim`. *The least* is a lower bound, too: between any two operations whatever
 contents these and those between them use beyond the budget have to come in, and what they make beyond it has to leave. Above a disk, its bound is that of the device's link with device and
 host together in the place of the device; it reads or writes one block at a time, and the program waits for all but the last 24 MiB
 of what sinks without having been written before, and for what is raised without having come before (`--disk-speed`).
@@ -256,9 +268,11 @@ fn replays(under: BudgetedStep) -> Vec<Row> {
             let moved = played.steps()[round];
             (moved.bytes_in, moved.bytes_out)
         };
-        let moved = played.ok().map(|played| [round(&played, 1), round(&played, ROUNDS - 1)]);
+        let played = played.ok();
+        let moved = played.as_ref().map(|played| [round(played, 1), round(played, ROUNDS - 1)]);
+        let trims = played.map_or(0, |played| played.trim_steps()[ROUNDS - 1]);
         let least = (least.bytes_in, least.bytes_out);
-        Row { trace: name.to_owned(), budget, bytes, policy, moved, least }
+        Row { trace: name.to_owned(), budget, bytes, policy, moved, trims, least }
     };
     POLICIES.into_iter().map(row).collect()
 }
@@ -272,24 +286,26 @@ pub(super) fn ratio(moved: (u64, u64), least: (u64, u64)) -> String {
 }
 
 fn markdown(rows: &[Row], link: Option<u64>) -> String {
-    let mut text =
-        String::from("| Step | Budget | Policy | In, steady | Out, steady | Of the bound, second | steady |");
+    let mut text = String::from(
+        "| Step | Budget | Policy | In, steady | Out, steady | Trims | Of the bound, second | steady |",
+    );
     text += if link.is_some() { " Over the link, waited for |\n" } else { "\n" };
-    text += "|---|---|---|---|---|---|---|";
+    text += "|---|---|---|---|---|---|---|---|";
     text += if link.is_some() { "---|\n" } else { "\n" };
     for row in rows {
         let mut fields =
             vec![row.trace.clone(), format!("{} = {}", row.budget, Bytes(row.bytes)), row.policy.to_owned()];
-        let [steady_in, steady_out, second, steady] = match row.moved {
-            None => ["does not fit".to_owned(), String::new(), String::new(), String::new()],
+        let figures = match row.moved {
+            None => ["does not fit", "", "", "", ""].map(str::to_owned),
             Some([second, steady]) => [
                 Bytes(steady.0).to_string(),
                 Bytes(steady.1).to_string(),
+                row.trims.to_string(),
                 ratio(second, row.least),
                 ratio(steady, row.least),
             ],
         };
-        fields.extend([steady_in, steady_out, second, steady]);
+        fields.extend(figures);
         if let Some(link) = link {
             let waits = row.moved.map(|[_, (in_, out)]| (in_ + out) as f64 / link as f64 * 1e3);
             fields.push(waits.map_or_else(String::new, |waits| format!("{waits:.1} ms")));
@@ -311,6 +327,7 @@ fn cells(rows: &[Row]) -> Vec<Vec<String>> {
         "steady_out",
         "least_in",
         "least_out",
+        "steady_trims",
     ];
     let mut cells = vec![header.map(str::to_owned).to_vec()];
     for row in rows {
@@ -320,7 +337,8 @@ fn cells(rows: &[Row]) -> Vec<Vec<String>> {
         let mut cell =
             vec![row.trace.clone(), row.budget.to_string(), row.bytes.to_string(), row.policy.to_owned()];
         cell.extend(moved);
-        cell.extend([row.least.0.to_string(), row.least.1.to_string()]);
+        let trims = row.moved.map_or_else(String::new, |_| row.trims.to_string());
+        cell.extend([row.least.0.to_string(), row.least.1.to_string(), trims]);
         cells.push(cell);
     }
     cells
@@ -344,14 +362,14 @@ mod tests {
 
     fn row(moved: Option<[(u64, u64); 2]>) -> Row {
         let (trace, budget, least) = ("toy".to_owned(), Budget::Share(50.0), (100, 50));
-        Row { trace, budget, bytes: 1 << 20, policy: "planned", moved, least }
+        Row { trace, budget, bytes: 1 << 20, policy: "planned", moved, trims: 7, least }
     }
 
     #[test]
     fn a_row_states_its_ratios_to_the_bound_and_the_time_on_the_link() {
         let text = markdown(&[row(Some([(150, 150), (100, 65)]))], Some(1000));
         assert!(
-            text.contains("| 50% = 1.00 MiB | planned | 100 B | 65 B | 2.000 | 1.100 | 165.0 ms |"),
+            text.contains("| 50% = 1.00 MiB | planned | 100 B | 65 B | 7 | 2.000 | 1.100 | 165.0 ms |"),
             "{text}"
         );
         let none = markdown(&[row(None)], None);
@@ -363,7 +381,7 @@ mod tests {
         let elapsed =
             Elapsed { step: 0.3, arithmetic: 0.2, out: 0.15, back: 0.25, disk: 0.3, ..Elapsed::default() };
         let (said, file) = ("toy under 50%".to_owned(), "timeline-toy-50.svg".to_owned());
-        let drawn = [TimedStep { said, elapsed, least: 0.25, file, svg: String::new() }];
+        let drawn = [TimedStep { said, elapsed, trims: 7, least: 0.25, file, svg: String::new() }];
         let above_a_disk = times(&drawn, true);
         assert!(
             above_a_disk.contains("| 150.0 ms | 300.0 ms | 300.0 ms | 1.000 | 1.200 |"),
@@ -372,7 +390,7 @@ mod tests {
         let text = times(&drawn, false);
         assert!(
             text.contains(
-                "| [toy under 50%](timeline-toy-50.svg) | 200.0 ms | 250.0 ms | 150.0 ms | 300.0 ms | 1.200 | 1.200 | 100.0 ms |"
+                "| [toy under 50%](timeline-toy-50.svg) | 200.0 ms | 250.0 ms | 150.0 ms | 300.0 ms | 1.200 | 1.200 | 100.0 ms | 7 |"
             ),
             "{text}"
         );
@@ -383,10 +401,10 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("simulation-{}", std::process::id()));
         let toy = workspace::root().join("backend-offload/pager/replay/traces/toy.trace");
         let (out, kept) = (folder.join("record"), folder.join("kept.trace"));
-        let rates = Rates { link: None, memory: None, flops: None, host: None, disk: None };
+        let rates = Rates { link: None, memory: None, flops: None, host: None, disk: None, trim: 0.0 };
         let run = |traces: &[PathBuf], keep: Option<&Path>, out: Option<&Path>| {
-            let budgets = [Budget::Share(50.0)];
-            let simulation = Simulation { traces, budgets: &budgets, host_budget: None, rates, keep, out };
+            let (budgets, host_budget, pools) = (&[Budget::Share(50.0)], None, false);
+            let simulation = Simulation { traces, budgets, host_budget, pools, rates, keep, out };
             simulation.run().map_err(|error| error.to_string())
         };
         run(std::slice::from_ref(&toy), None, Some(&out)).unwrap();
@@ -413,7 +431,7 @@ mod tests {
     #[test]
     fn every_row_of_the_table_has_a_line_of_exact_bytes() {
         let cells = cells(&[row(Some([(3, 4), (1, 2)])), row(None)]);
-        assert_eq!(cells[1].join(","), "toy,50%,1048576,planned,3,4,1,2,100,50");
+        assert_eq!(cells[1].join(","), "toy,50%,1048576,planned,3,4,1,2,100,50,7");
         assert!(cells.iter().all(|line| line.len() == cells[0].len()));
     }
 }

@@ -8,6 +8,8 @@ use crate::records::machine::Machine;
 
 pub(crate) struct Model {
     pub(super) name: String,
+    /// As asked for: a path, a preset, or a shape in place of a preset's. Names the twin in another framework.
+    pub(super) shape: String,
     /// A path or a preset.
     pub(super) config: String,
     pub(super) settings: Vec<String>,
@@ -19,6 +21,9 @@ pub(super) enum Optimizer {
     Device,
     Host,
 }
+
+/// After the model's name.
+pub(super) const ON_THE_HOST: &str = "optimizer on the host";
 
 /// How matrices and their gradients cross the link to an optimizer on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -62,6 +67,13 @@ const STEPS_ONLY: [&str; 8] = [
 /// No tokenizer training, and only the steps' text: a micro-batch costs the same.
 const QUICK_START: [&str; 3] = ["tokenizer.kind=bytes", "data.dialogues=5000", "train.accumulate=1"];
 
+/// A published network in place of a preset's: its name, the preset, and the settings that put it there.
+const SHAPES: [(&str, &str, [&str; 3]); 1] = [(
+    "llama-1.1b",
+    "gpt-124m",
+    [r#"model={"preset":"llama-1.1b","compute":"bf16"}"#, "train.micro_batch=2", "train.sequence=512"],
+)];
+
 /// A CPU computes in no type smaller than f32.
 const SHORT_STEPS: [&str; 3] = ["train.micro_batch=1", "train.sequence=64", "model.compute=f32"];
 
@@ -78,7 +90,7 @@ impl Place {
     }
 
     fn models(&self) -> &'static [&'static str] {
-        if self.has_gpu { &["gpt-124m", "gpt-350m", "gpt-1.5b"] } else { &["toy", "gpt-124m"] }
+        if self.has_gpu { &["gpt-124m", "llama-1.1b"] } else { &["toy", "gpt-124m"] }
     }
 }
 
@@ -115,11 +127,13 @@ pub(super) fn models(
 }
 
 impl Model {
-    fn new(config: String, steps: Option<u64>, place: &Place) -> Self {
-        let stem =
-            Path::new(&config).file_name().map_or(config.as_str().into(), |name| name.to_string_lossy());
+    fn new(shape: String, steps: Option<u64>, place: &Place) -> Self {
+        let file = Path::new(&shape).file_name();
+        let stem = file.map_or(shape.as_str().into(), |file| file.to_string_lossy());
         let name = stem.strip_suffix(".json").unwrap_or(&stem).to_owned();
-        let is_large_preset = name.starts_with("gpt-") && !Path::new(&config).exists();
+        let is_file = Path::new(&shape).exists();
+        let replaced = SHAPES.iter().find(|(known, ..)| *known == shape && !is_file);
+        let is_large_preset = (name.starts_with("gpt-") && !is_file) || replaced.is_some();
         let (usual_steps, own): (u64, Vec<&str>) = match (name.as_str(), is_large_preset, place.has_gpu) {
             (_, true, true) => (8, QUICK_START.to_vec()),
             (_, true, false) => (5, [QUICK_START, SHORT_STEPS].concat()),
@@ -128,9 +142,11 @@ impl Model {
         };
         let steps =
             [format!("train.steps={}", steps.unwrap_or(usual_steps)), "train.schedule.warmup=1".to_owned()];
-        let fixed = STEPS_ONLY.iter().copied().chain(own).map(str::to_owned);
+        let network = replaced.iter().flat_map(|(_, _, settings)| *settings);
+        let fixed = STEPS_ONLY.iter().copied().chain(network).chain(own).map(str::to_owned);
         let settings = steps.into_iter().chain(fixed).collect();
-        Self { name, config, settings }
+        let config = replaced.map_or_else(|| shape.clone(), |(_, preset, _)| (*preset).to_owned());
+        Self { name, shape, config, settings }
     }
 
     pub(crate) fn on_cpu(config: &str, steps: u64) -> Self {
@@ -140,7 +156,7 @@ impl Model {
     fn with_optimizer(&self, optimizer: Optimizer) -> Self {
         let (name, setting) = match optimizer {
             Optimizer::Device => (self.name.clone(), "device"),
-            Optimizer::Host => (format!("{}, optimizer on the host", self.name), "host"),
+            Optimizer::Host => (format!("{}, {ON_THE_HOST}", self.name), "host"),
         };
         let mut settings = self.settings.clone();
         settings.push(format!("memory.optimizer={setting}"));
@@ -148,7 +164,7 @@ impl Model {
             // Smaller types exist on the host only.
             settings.push("memory.optimizer_state=f32".to_owned());
         }
-        Self { name, config: self.config.clone(), settings }
+        self.changed(name, settings)
     }
 
     /// Eight-bit weights come from master weights: the optimizer moves to the host.
@@ -162,12 +178,16 @@ impl Model {
         settings.push("memory.optimizer=host".to_owned());
         settings.push(format!("memory.stream={stream}"));
         settings.push(format!("memory.gradients={gradients}"));
-        Self { name: format!("{}, crossing {name}", self.name), config: self.config.clone(), settings }
+        self.changed(format!("{}, crossing {name}", self.name), settings)
     }
 
     fn with_group(&self, count: u64) -> Self {
         let settings = [&self.settings[..], &[format!("train.together={count}")]].concat();
-        Self { name: format!("{}, {count} together", self.name), config: self.config.clone(), settings }
+        self.changed(format!("{}, {count} together", self.name), settings)
+    }
+
+    fn changed(&self, name: String, settings: Vec<String>) -> Self {
+        Self { name, shape: self.shape.clone(), config: self.config.clone(), settings }
     }
 }
 
@@ -193,7 +213,7 @@ mod tests {
         let with = machine(Some("NVIDIA L4"));
         let place = Place::choose("auto", &with);
         assert_eq!((place.device.as_str(), place.name(&with).as_str()), ("cuda", "NVIDIA L4"));
-        assert_eq!(names(&[], &place), ["gpt-124m", "gpt-350m", "gpt-1.5b"]);
+        assert_eq!(names(&[], &place), ["gpt-124m", "llama-1.1b"]);
         let place = Place::choose("cpu", &with);
         assert_eq!((place.has_gpu, place.name(&with).as_str()), (false, "Some CPU"));
         assert_eq!(Place::choose("cuda:1", &with).device, "cuda:1");
@@ -212,6 +232,19 @@ mod tests {
     #[test]
     fn a_software_vulkan_does_not_get_the_work_of_a_gpu() {
         assert!(!Place::choose("vulkan", &machine(None)).has_gpu);
+    }
+
+    #[test]
+    fn a_published_shape_replaces_a_presets_network_before_other_settings() {
+        let place = Place { device: "cuda".to_owned(), has_gpu: true };
+        let asked = ["llama-1.1b".to_owned()];
+        let further = ["model.compute=f32".to_owned()];
+        let models = models(&asked, None, Turns::default(), &further, &place);
+        let Model { name, shape, config, settings } = &models[0];
+        assert_eq!([name, shape, config], ["llama-1.1b", "llama-1.1b", "gpt-124m"]);
+        let at = |wanted: &str| settings.iter().position(|setting| setting.starts_with(wanted)).unwrap();
+        assert!(at("model={") < at("model.compute=f32") && settings.contains(&QUICK_START[0].to_owned()));
+        assert!(settings[at("model={")].contains("\"preset\":\"llama-1.1b\""), "{settings:?}");
     }
 
     #[test]

@@ -299,7 +299,8 @@ pub(super) mod tests {
     }
 
     pub(in super::super) fn toy() -> Model {
-        Model { name: "toy".into(), config: "toy".into(), settings: vec!["train.steps=2".into()] }
+        let settings = vec!["train.steps=2".into()];
+        Model { name: "toy".into(), shape: "toy".into(), config: "toy".into(), settings }
     }
 
     fn outcome(test: &str, script: &str) -> Outcome {
