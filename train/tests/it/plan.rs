@@ -183,7 +183,7 @@ fn a_run_that_cannot_work_is_refused_before_it_begins() {
         let said = last_words(&output, tiny.path());
         for part in [
             "this run cannot work here",
-            "12.28 TiB of host memory are needed",
+            "11.29 TiB of host memory are needed",
             "`memory.optimizer_state`",
             "a checkpoint takes 8.84 TiB",
         ] {
