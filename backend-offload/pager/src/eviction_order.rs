@@ -10,7 +10,7 @@
 //!
 //! Recorded steps move at most a tenth more than the lower bound at 75, 50 and 25 % of their memory
 //! (`bytes_of_recorded_steps_are_on_record_below_recency_and_within_a_tenth_of_the_bound`,
-//! `more_memory_never_moves_more`).
+//! `more_memory_never_moves_more`); one moves a fifth more in a quarter (`bytes_of_further_steps_equal_the_record`).
 
 use crate::block::{BlockId, Preference};
 use crate::forecast::Future;

@@ -1,12 +1,14 @@
 //! A program's requests to a pager. [`Pager::record`](crate::Pager::record) makes recordings; the crate `pager-replay`
 //! replays them under any budget. Blocks are numbered by birth.
 //!
-//! The file is a magic number, then events: a byte for the kind, and varints of 7 bits a byte, low bits first. An
-//! operand is the count of births since its own: like parts have the same bytes. A [kept](Recording::to_bytes)
-//! recording stores those once ([`repeats`](crate::repeats)). New kinds keep older files valid.
+//! The file is a magic number, then events: a byte for the kind, and varints of 7 bits a byte, low bits first. A block
+//! is the count of births since its own, or 0 and its number: like parts have the same bytes. A
+//! [kept](Recording::to_bytes) recording stores those once ([`repeats`](crate::repeats)). New kinds keep older files
+//! valid.
 
 use crate::block::{Arena, BlockId};
 use crate::repeats::{REPEAT, Repeats};
+use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 
@@ -87,7 +89,7 @@ pub enum BadRecording {
         /// Its first byte.
         at: usize,
     },
-    /// The event at this byte exceeds the limit of repeated events.
+    /// The event at this byte exceeds the limits of repeated events.
     TooLong {
         /// Its first byte.
         at: usize,
@@ -131,7 +133,8 @@ impl Recording {
     /// Reads a recording.
     ///
     /// # Errors
-    /// If the bytes are invalid. Allocates at most a few times their length and a million events.
+    /// If the bytes are invalid. Allocates in proportion to their length, and at most a gigabyte for repeated events,
+    /// which are limited.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, BadRecording> {
         let rest = bytes.strip_prefix(&MAGIC).ok_or(BadRecording::Foreign)?;
         let mut reader = Reader { bytes: rest, at: 0, born: 0 };
@@ -148,14 +151,18 @@ impl Recording {
             }
             reader.at += 1;
             let (ago, count) = (reader.varint()?, reader.varint()?);
-            let behind = reader.at;
+            let (behind, too_long) = (reader.at, BadRecording::TooLong { at: at + MAGIC.len() });
             if !repeats.allow(count) {
-                return Err(BadRecording::TooLong { at: at + MAGIC.len() });
+                return Err(too_long);
             }
             for _ in 0..count {
-                reader.at = repeats.again(ago).ok_or(senseless.clone())?;
+                let from = repeats.again(ago).ok_or(senseless.clone())?;
+                reader.at = from;
                 let event = reader.event(&mut recording.operands)?.ok_or(senseless.clone())?;
                 recording.events.push(event);
+                if !repeats.allow_bytes(reader.at - from) {
+                    return Err(too_long);
+                }
             }
             reader.at = behind;
         }
@@ -198,11 +205,14 @@ impl Recording {
 struct Writer {
     bytes: Vec<u8>,
     born: usize,
+    /// Blocks that go by number: made before the repeated step, or on the host. Weights are, which each micro-batch
+    /// names. `None` before the step.
+    numbered: Option<HashSet<usize>>,
 }
 
 impl Writer {
     fn new() -> Self {
-        Self { bytes: MAGIC.to_vec(), born: 0 }
+        Self { bytes: MAGIC.to_vec(), born: 0, numbered: None }
     }
 
     fn event(&mut self, event: Event, operands: &[Operand]) {
@@ -230,16 +240,27 @@ impl Writer {
                     self.varint(flops);
                 }
                 self.varint(count as u64);
-                for operand in &operands[first..first + count] {
-                    self.varint(((self.born - operand.block) as u64) << 1 | u64::from(operand.written));
+                for Operand { block, written } in &operands[first..first + count] {
+                    let (ago, number) = self.name(*block);
+                    self.varint(ago << 1 | u64::from(*written));
+                    if let Some(number) = number {
+                        self.varint(number);
+                    }
                 }
             }
-            Event::Written(block) | Event::WrittenInTier(block) | Event::Freed(block) => self.block(block),
+            Event::WrittenInTier(block) => {
+                self.block(block);
+                if let Some(numbered) = &mut self.numbered {
+                    numbered.insert(block);
+                }
+            }
+            Event::Written(block) | Event::Freed(block) => self.block(block),
             Event::Read { block, bytes } => {
                 self.block(block);
                 self.varint(bytes);
             }
-            Event::Step | Event::Begin => {}
+            Event::Step => {}
+            Event::Begin => self.numbered = Some((0..self.born).collect()),
             Event::Carried { role, by } => {
                 self.block(role);
                 self.block(by);
@@ -248,7 +269,17 @@ impl Writer {
     }
 
     fn block(&mut self, block: usize) {
-        self.varint((self.born - block) as u64);
+        let (ago, number) = self.name(block);
+        self.varint(ago);
+        if let Some(number) = number {
+            self.varint(number);
+        }
+    }
+
+    /// Births since its own, or 0 and its number.
+    fn name(&self, block: usize) -> (u64, Option<u64>) {
+        let goes_by_number = self.numbered.as_ref().is_some_and(|numbered| numbered.contains(&block));
+        if goes_by_number { (0, Some(block as u64)) } else { ((self.born - block) as u64, None) }
     }
 
     fn varint(&mut self, mut value: u64) {
@@ -282,7 +313,7 @@ impl Reader<'_> {
                 let (first, count) = (operands.len(), self.varint()?);
                 for _ in 0..count {
                     let operand = self.varint()?;
-                    let Some(block) = self.number(operand >> 1) else { return Ok(None) };
+                    let Some(block) = self.number(operand >> 1)? else { return Ok(None) };
                     operands.push(Operand { block, written: operand & 1 == 1 });
                 }
                 Some(Event::Operation { first, count: operands.len() - first, flops })
@@ -306,12 +337,15 @@ impl Reader<'_> {
 
     fn block(&mut self) -> Result<Option<usize>, BadRecording> {
         let ago = self.varint()?;
-        Ok(self.number(ago))
+        self.number(ago)
     }
 
-    fn number(&self, ago: u64) -> Option<usize> {
-        let ago = usize::try_from(ago).ok().filter(|ago| *ago > 0)?;
-        self.born.checked_sub(ago)
+    fn number(&mut self, ago: u64) -> Result<Option<usize>, BadRecording> {
+        if ago == 0 {
+            let number = usize::try_from(self.varint()?).ok();
+            return Ok(number.filter(|number| *number < self.born));
+        }
+        Ok(usize::try_from(ago).ok().and_then(|ago| self.born.checked_sub(ago)))
     }
 
     fn byte(&mut self) -> Result<u8, BadRecording> {

@@ -6,8 +6,10 @@ use std::ops::Range;
 
 pub(crate) const REPEAT: u8 = 10;
 
-/// Without a limit a few damaged bytes could fill memory.
-const MOST: usize = 1 << 20;
+/// Without limits a few damaged bytes could fill memory. Bytes bound operands. A step of 18 billion parameters and
+/// 262,144 tokens takes most of both.
+const MOST_EVENTS: usize = 1 << 22;
+const MOST_BYTES: usize = 1 << 24;
 
 /// Events in a row that identify like stretches.
 const ALIKE: usize = 3;
@@ -31,7 +33,23 @@ pub(crate) struct Repeat {
 #[derive(Debug, Default)]
 pub(crate) struct Repeats {
     places: Vec<usize>,
-    repeated: usize,
+    repeated: Repeated,
+}
+
+/// Repeated events, and their bytes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Repeated {
+    events: usize,
+    bytes: usize,
+}
+
+impl Repeated {
+    /// `None` beyond a limit.
+    fn and(self, events: usize, bytes: usize) -> Option<Self> {
+        let events = self.events.checked_add(events).filter(|events| *events <= MOST_EVENTS)?;
+        let bytes = self.bytes.checked_add(bytes).filter(|bytes| *bytes <= MOST_BYTES)?;
+        Some(Self { events, bytes })
+    }
 }
 
 impl Repeats {
@@ -41,10 +59,16 @@ impl Repeats {
 
     /// Adds `count` repeated events, within the limit.
     pub fn allow(&mut self, count: u64) -> bool {
-        let more = usize::try_from(count).ok().and_then(|count| self.repeated.checked_add(count));
-        let allowed = more.filter(|more| *more <= MOST);
-        self.repeated = allowed.unwrap_or(self.repeated);
-        allowed.is_some()
+        let more = usize::try_from(count).ok().and_then(|count| self.repeated.and(count, 0));
+        self.repeated = more.unwrap_or(self.repeated);
+        more.is_some()
+    }
+
+    /// Adds the bytes of one of them, within the limit.
+    pub fn allow_bytes(&mut self, bytes: usize) -> bool {
+        let more = self.repeated.and(0, bytes);
+        self.repeated = more.unwrap_or(self.repeated);
+        more.is_some()
     }
 
     /// The position of the event `ago` events back, if any.
@@ -66,7 +90,7 @@ impl Repeats {
             })
             .collect();
         let mut before: HashMap<&[usize], Vec<usize>> = HashMap::new();
-        let (mut found, mut at, mut repeated) = (Vec::new(), 0, 0);
+        let (mut found, mut at, mut repeated) = (Vec::new(), 0, Repeated::default());
         while at + ALIKE <= same.len() {
             let earlier = before.get(&same[at..at + ALIKE]).map_or(&[][..], Vec::as_slice);
             let alike = |from: usize| {
@@ -78,13 +102,14 @@ impl Repeats {
                 .take(TRIED)
                 .map(|from| Repeat { at, ago: at - from, count: alike(*from) })
                 .max_by_key(|repeat| (repeat.count, std::cmp::Reverse(repeat.ago)));
-            let saves = |repeat: &Repeat| {
-                events[at + repeat.count - 1].end - events[at].start > COST && repeated + repeat.count <= MOST
-            };
-            let ends = match longest.filter(saves) {
-                Some(repeat) => {
+            let saved = longest.and_then(|repeat| {
+                let bytes = events[at + repeat.count - 1].end - events[at].start;
+                Some((repeat, repeated.and(repeat.count, bytes).filter(|_| bytes > COST)?))
+            });
+            let ends = match saved {
+                Some((repeat, more)) => {
                     found.push(repeat);
-                    repeated += repeat.count;
+                    repeated = more;
                     at + repeat.count
                 }
                 None => at + 1,

@@ -41,9 +41,9 @@ impl Recording {
         // Initial blocks and their replacements, by first use.
         let mut replacements: Vec<(usize, usize)> = Vec::new();
         let mut known = HashMap::new();
-        for (event, (mine, theirs)) in this.iter().zip(next).enumerate() {
+        for (event, (mine, theirs)) in with_sorted_drops(this).zip(with_sorted_drops(next)).enumerate() {
             let different = BadRecording::Different { event };
-            for (mine, theirs) in self.pairs(*mine, *theirs).ok_or(different.clone())? {
+            for (mine, theirs) in self.pairs(mine, theirs).ok_or(different.clone())? {
                 if mine >= before {
                     continue;
                 }
@@ -131,4 +131,13 @@ impl Recording {
         }
         cut
     }
+}
+
+/// A sweep finds dropped blocks in any order.
+fn with_sorted_drops(events: &[Event]) -> impl Iterator<Item = Event> {
+    let mut events = events.to_vec();
+    let drops = |event: &Event| if let Event::Freed(block) = event { Some(*block) } else { None };
+    let runs = events.chunk_by_mut(|one, other| drops(one).and(drops(other)).is_some());
+    runs.for_each(|run| run.sort_by_key(drops));
+    events.into_iter()
 }

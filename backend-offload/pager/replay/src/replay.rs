@@ -6,8 +6,8 @@
 use crate::step_bytes::{Moved, StepBytes};
 use crate::timeline::{Elapsed, Machine, StepTimeline, Timeline};
 use pager::{
-    Block, BlockId, Event, Fault, Limit, Link, Outcome, Oversized, Pager, Place, Policy, Recording, Rooms,
-    Shortage, Step, Stop, Tier,
+    Arena, Block, BlockId, Event, Fault, Limit, Link, Outcome, Oversized, Pager, Place, Policy, Recording,
+    Rooms, Shortage, Step, Stop, Tier,
 };
 
 /// A pager that runs a recording.
@@ -20,6 +20,8 @@ pub struct Replay<'r> {
     bytes: StepBytes,
     /// Capacity of a host above a disk.
     host: Limit,
+    /// Of blocks recorded without one.
+    pool: Option<Arena>,
     timeline: Option<Timeline>,
     pending: Pending,
     #[cfg(test)]
@@ -43,6 +45,7 @@ impl<'r> Replay<'r> {
             operands: Vec::new(),
             bytes: StepBytes::default(),
             host: Limit::NONE,
+            pool: None,
             timeline: None,
             pending: Pending::default(),
             #[cfg(test)]
@@ -62,6 +65,13 @@ impl<'r> Replay<'r> {
     #[must_use]
     pub fn above_a_disk(self, host: u64) -> Self {
         Self { host: Limit::bytes(host), ..self }
+    }
+
+    /// Gives blocks that were recorded without a memory pool one, as of a CubeCL stream: a freed slice serves its own
+    /// size alone, until all spare slices go back to the driver.
+    #[must_use]
+    pub fn with_pool(self) -> Self {
+        Self { pool: Some(Arena(0)), ..self }
     }
 
     fn rooms(&self) -> Rooms {
@@ -113,6 +123,11 @@ impl<'r> Replay<'r> {
         &self.bytes.given.steps
     }
 
+    /// How often in each step spare memory went back to the driver.
+    pub fn trim_steps(&self) -> &[u64] {
+        &self.bytes.trims.steps
+    }
+
     /// Times of each step; empty without a machine.
     pub fn elapsed(&self) -> &[Elapsed] {
         self.timeline.as_ref().map_or(&[], |timeline| &timeline.steps)
@@ -156,6 +171,7 @@ impl<'r> Replay<'r> {
     pub(crate) fn play(&mut self, event: Event) -> Result<(), Stop> {
         match event {
             Event::Born { bytes, arena } => {
+                let arena = self.pool.filter(|_| arena == Arena::UNPOOLED).unwrap_or(arena);
                 let block = self.pager.insert(bytes, arena);
                 self.blocks.push(Some(block));
             }
@@ -338,7 +354,13 @@ impl<'r> Replay<'r> {
         match step {
             Step::Ready => {}
             Step::Sweep => self.pager.swept(),
-            Step::Trim => self.pager.trimmed(),
+            Step::Trim => {
+                self.bytes.trims.add(1);
+                if let Some(timeline) = &mut self.timeline {
+                    timeline.trims();
+                }
+                self.pager.trimmed();
+            }
             Step::DropCopy { .. } | Step::WriteAhead { .. } => _ = self.complete(step)?,
             Step::Spill { block } => {
                 let outcome = self.complete(step)?;

@@ -24,6 +24,8 @@ pub(crate) struct StepBytes {
     pub disk: Meter,
     pub read: Tally,
     pub given: Tally,
+    /// Counts, not bytes.
+    pub trims: Tally,
 }
 
 impl StepBytes {
@@ -35,6 +37,7 @@ impl StepBytes {
         });
         self.read.end_step();
         self.given.end_step();
+        self.trims.end_step();
     }
 }
 

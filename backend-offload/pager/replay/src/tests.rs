@@ -8,4 +8,5 @@ mod decisions;
 mod disk_bounds;
 mod hints;
 mod planning;
+mod pools;
 mod recordings;

@@ -1,8 +1,8 @@
 //! The time of a replayed program: serial operations, and one parallel copy engine per direction.
 //!
 //! A copy off the device frees memory at its end; one onto it takes memory when queued. The program waits for operands,
-//! reads, new parameters of the host optimizer, loads from disk, and all but the last buffers of spills. A disk does
-//! one transfer at a time. Optimizer states use its idle time
+//! reads, new parameters of the host optimizer, loads from disk, all but the last buffers of spills, and the driver,
+//! which takes spare memory back. A disk does one transfer at a time. Optimizer states use its idle time
 //! (`states_on_the_disk_pass_in_the_time_that_blocks_leave_and_are_waited_for_with_their_contents`).
 
 use pager::{BlockId, Token};
@@ -24,6 +24,8 @@ pub struct Machine {
     pub disk: f64,
     /// Bytes of states to and from the disk per byte made in host memory; 0 without states on disk.
     pub states: f64,
+    /// Seconds in which spare memory goes back to the driver, each time.
+    pub trim: f64,
 }
 
 impl Machine {
@@ -35,6 +37,7 @@ impl Machine {
         host: f64::INFINITY,
         disk: f64::INFINITY,
         states: 0.0,
+        trim: 0.0,
     };
 }
 
@@ -67,7 +70,7 @@ pub struct StepTimeline {
     pub out: Vec<(f64, f64)>,
     /// Copies onto the device.
     pub back: Vec<(f64, f64)>,
-    /// Waits for copies.
+    /// Waits for copies, the host and the driver.
     pub waited: Vec<(f64, f64)>,
 }
 
@@ -214,6 +217,11 @@ impl Timeline {
         let takes = bytes as f64 / self.machine.disk;
         self.free.disk = self.free.disk.max(self.now) + takes;
         self.step.elapsed.disk += takes;
+    }
+
+    /// Gives spare memory back to the driver. Copies go on.
+    pub fn trims(&mut self) {
+        self.wait_until(self.now + self.machine.trim);
     }
 
     /// A copy off the device that has ended.

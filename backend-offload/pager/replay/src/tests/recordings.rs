@@ -38,8 +38,10 @@ fn bytes_that_are_no_recording_are_refused() {
     }
     let [.., last] = whole[..] else { panic!("it is not empty") };
     assert_eq!(last, 5, "a marked step ends it");
-    let unborn = [&whole[..], &[4, 0]].concat();
-    assert_eq!(Recording::from_bytes(&unborn), Err(BadRecording::Senseless { at: whole.len() }));
+    for unborn in [&[4, 0xff, 0x7f][..], &[4, 0, 0xff, 0x7f]] {
+        let named = [&whole[..], unborn].concat();
+        assert_eq!(Recording::from_bytes(&named), Err(BadRecording::Senseless { at: whole.len() }));
+    }
 }
 
 #[test]
@@ -76,6 +78,19 @@ fn steps_that_are_not_alike_do_not_repeat() {
 }
 
 #[test]
+fn steps_are_alike_whose_drops_were_found_in_another_order() {
+    let whole = training(4, true, true, |_, _, _| {});
+    let marks: Vec<usize> = (0..whole.events.len()).filter(|n| whole.events[*n] == Event::Step).collect();
+    let next = &whole.events[marks[1]..marks[2]];
+    let two_drops = |pair: &[Event]| matches!(pair, [Event::Freed(_), Event::Freed(_)]);
+    let at = marks[1] + next.windows(2).position(two_drops).expect("an update drops two blocks");
+    let mut swept = whole.clone();
+    swept.events.swap(at, at + 1);
+    assert!(whole.step(1).is_ok());
+    assert_eq!(swept.step(1), whole.step(1));
+}
+
+#[test]
 fn layers_that_are_alike_are_written_once() {
     let layers = |count: usize| {
         let mut script = Script::default();
@@ -102,6 +117,41 @@ fn layers_that_are_alike_are_written_once() {
 }
 
 #[test]
+fn weights_that_each_micro_batch_names_are_written_once() {
+    let step = |micro_batches: usize| {
+        let mut script = Script::default();
+        let first: Vec<usize> = (0..40).map(|_| script.born(1000)).collect();
+        for _ in 0..3 {
+            let second: Vec<usize> = (0..40).map(|_| script.born(1000)).collect();
+            for weight in &second {
+                script.recording.events.push(Event::WrittenInTier(*weight));
+            }
+            for _ in 0..micro_batches {
+                let mut last = script.born(70);
+                for weight in first.iter().chain(&second) {
+                    let next = script.born(70);
+                    script.operate(&[*weight, last], &[next]);
+                    script.free(last);
+                    last = next;
+                }
+                script.free(last);
+            }
+            for weight in &second {
+                script.free(*weight);
+            }
+            script.step();
+        }
+        script.recording.step(1).expect("steps that are alike")
+    };
+    let [two, twenty] = [2, 20].map(step);
+    for recording in [&two, &twenty] {
+        assert_eq!(Recording::from_bytes(&recording.to_bytes()).as_ref(), Ok(recording));
+    }
+    let [short, long] = [two, twenty].map(|recording| recording.to_bytes().len());
+    assert!(long < 2 * short, "{long} bytes for ten times the micro-batches of {short}");
+}
+
+#[test]
 fn a_repetition_beyond_reason_is_refused_before_it_fills_the_memory() {
     let step = [&b"spilled1"[..], &[5]].concat();
     let repeated = |count: &[u8]| Recording::from_bytes(&[&step[..], &[10, 1], count].concat());
@@ -110,6 +160,17 @@ fn a_repetition_beyond_reason_is_refused_before_it_fills_the_memory() {
     assert_eq!(repeated(&huge), Err(BadRecording::TooLong { at: 9 }));
     let before_all = [&step[..], &[10, 2, 1]].concat();
     assert_eq!(Recording::from_bytes(&before_all), Err(BadRecording::Senseless { at: 9 }));
+}
+
+#[test]
+fn repeated_events_are_limited_in_bytes_too_since_each_may_have_many_operands() {
+    // A block, and a change of it; its number takes 30 bytes.
+    let number = [&[0x81][..], &[0x80; 28], &[0]].concat();
+    let change = [&b"spilled1"[..], &[0, 1, 0], &[2], &number].concat();
+    let repeated = |count: &[u8]| Recording::from_bytes(&[&change[..], &[10, 1], count].concat());
+    assert_eq!(repeated(&[3]).expect("four changes").events[1..], [Event::Written(0); 4]);
+    let million = [0x80, 0x80, 0x40];
+    assert_eq!(repeated(&million), Err(BadRecording::TooLong { at: change.len() }));
 }
 
 const SLOW: Machine = Machine { link: 10.0, memory: 1.0, host: 2.0, ..Machine::INSTANT };
