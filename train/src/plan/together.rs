@@ -19,8 +19,8 @@ pub(super) fn chosen(config: &Config, footprint: &Footprint, machine: &Machine) 
         return alone;
     }
 
-    let most = config.train.accumulate.div_ceil(machine.ranks()).ilog2();
-    let counts = (1..=most).map(|level| 1 << level);
+    let own = config.train.accumulate.div_ceil(machine.ranks());
+    let counts = (1..=own.ilog2()).map(|level| 1 << level);
     let moved = |plan: &&Plan| plan.bytes_in_per_step.saturating_add(plan.bytes_out_per_step);
     let fits = |plan: &Plan| plan.refusals.is_empty();
     // Sums on the host may outweigh a group's inputs: a group may fit where one does not.
@@ -42,10 +42,9 @@ pub(super) fn chosen(config: &Config, footprint: &Footprint, machine: &Machine) 
             .into_iter()
             .fold(alone, |least, plan| if plan.host_least < least.host_least { plan } else { least });
     };
-    if best.together < 1 << most {
-        let larger = plan(2 * best.together);
-        let saves = moved(&&larger) < moved(&&best);
-        best.notes.extend(refusal::group_limit(&best, &larger, &alone).filter(|_| saves));
+    if let Some(larger) = groups.iter().find(|plan| plan.together == 2 * best.together) {
+        let saves = moved(&larger) < moved(&&best);
+        best.notes.extend(refusal::group_limit(&best, larger, &alone).filter(|_| saves));
     }
     best
 }
