@@ -10,6 +10,22 @@ macro_rules! eprintln {
     }};
 }
 
+/// As the standard library's, but a reader that ends early, as `head` does, is no error.
+macro_rules! print {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        $crate::exit::allow_no_reader(std::write!(std::io::stdout(), $($words)*));
+    }};
+}
+
+/// [`print`], and ends the line.
+macro_rules! println {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        $crate::exit::allow_no_reader(std::writeln!(std::io::stdout(), $($words)*));
+    }};
+}
+
 pub mod answering;
 mod choices;
 mod command_line;

@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use crate::program::{assert_code, assert_success, json, last_words, stderr, stdout};
+use crate::program::{CACHE, PROGRAM, assert_code, assert_success, json, last_words, stderr, stdout};
 use crate::tiny::Tiny;
 
 pub(crate) const SHAPES: [&[&str]; 3] = [
@@ -29,6 +29,16 @@ pub(crate) fn assert_as_planned(output: &Output, settings: &[&str]) {
             row.and_then(|row| row.split_whitespace().last()).and_then(|ratio| ratio.parse::<f64>().ok());
         assert!(ratio.is_some_and(|ratio| (0.85..=1.15).contains(&ratio)), "{what}, {settings:?}:\n{said}");
     }
+}
+
+#[test]
+fn a_reader_that_ends_early_is_no_error() {
+    let tiny = Tiny::new();
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut plan = std::process::Command::new(PROGRAM);
+    plan.args(["plan", "--config", "tiny.json", "--json"]).current_dir(tiny.path()).envs([CACHE]);
+    assert_success(&plan.stdout(writer).output().expect("the program starts"));
 }
 
 #[test]
