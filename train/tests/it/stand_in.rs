@@ -8,6 +8,8 @@ use std::{
     sync::OnceLock,
 };
 
+use pager::{Limit, Policy, Recording};
+use pager_replay::Replay;
 use serde_json::Value;
 use suite::{Need, Size};
 
@@ -85,7 +87,16 @@ impl StandIn {
     }
 
     fn command(&self, out: &str, order: Order, settings: &[&str]) -> Command {
-        let Self { installation, tiny, start } = self;
+        let mut command = self.program(out, order);
+        command
+            .args(["--config", "tiny.json", "--device", "cuda"])
+            .args(self.start)
+            .args(settings.iter().flat_map(|setting| ["--set", setting]));
+        command
+    }
+
+    fn program(&self, out: &str, order: Order) -> Command {
+        let Self { installation, tiny, .. } = self;
         let [mode, seed] = match order {
             Order::Eager => ["eager".to_owned(), String::new()],
             Order::Lazy => ["lazy".to_owned(), String::new()],
@@ -94,9 +105,7 @@ impl StandIn {
 
         let mut command = Command::new(PROGRAM);
         command
-            .args(["--config", "tiny.json", "--device", "cuda", "--json", "--out", out])
-            .args(*start)
-            .args(settings.iter().flat_map(|setting| ["--set", setting]))
+            .args(["--json", "--out", out])
             .current_dir(tiny.path())
             .envs([CACHE])
             .env("CUDA_PATH", installation)
@@ -108,6 +117,35 @@ impl StandIn {
             .env("STAND_IN_TRACE", tiny.join(&format!("{out}.trace")))
             .env("STAND_IN_REPORT", tiny.join(&format!("{out}.json")));
         command
+    }
+
+    /// A step of the toy. CUDA computes nothing.
+    fn recorded_on(&self, device: &str) -> Recording {
+        let settings = [
+            "train.steps=6",
+            "train.schedule.warmup=0",
+            // Batches name different numbers of embedding rows.
+            "train.overfit_one_batch=true",
+            "data.dialogues=2000",
+            "eval.every=0",
+            "eval.sequences=1",
+            "eval.sample_every=0",
+            "eval.questions=[]",
+            "eval.quiz=0",
+            "checkpoint.every=0",
+            "checkpoint.last=false",
+            "memory.device_budget=unlimited",
+        ];
+        let file = self.tiny.join(&format!("{device}.recording"));
+        let mut command = self.program(device, Order::Lazy);
+        command
+            .args(["--device", device])
+            .args(settings.iter().flat_map(|setting| ["--set", setting]))
+            .env("STAND_IN_COMPUTE", "0")
+            .env("OFFLOAD_TRACE", &file);
+        assert_success(&command.output().expect("the program starts"));
+        let recording = Recording::from_bytes(&fs::read(file).expect("a recording at exit"));
+        recording.and_then(Recording::repeating).unwrap_or_else(|error| panic!("{device}: {error}"))
     }
 
     fn train(&self, out: &str, order: Order, settings: &[&str]) -> Output {
@@ -303,6 +341,34 @@ mod gate {
         assert!(tight["evictions"].as_u64() > Some(0), "{tight:#}");
         assert!(tight["peak_device_bytes"].as_u64() <= Some(46 << 20), "{tight:#}");
         assert_eq!(bits(&tight), bits(&roomy));
+    }
+
+    /// A plan replays what the CPU records. CUDA fuses operations, so it has fewer.
+    #[test]
+    #[ignore = "gate: records two runs"]
+    fn a_step_recorded_on_cuda_moves_the_bytes_of_one_recorded_on_the_cpu() {
+        const ROUNDS: usize = 4;
+        let Some(stand_in) = StandIn::prepared() else { return };
+        let steps = ["cpu", "cuda"].map(|device| stand_in.recorded_on(device));
+        assert!(steps[1].events.len() < steps[0].events.len(), "nothing is fused");
+        let [peak, on_cuda] = steps.each_ref().map(|step| {
+            let free = Replay::new(step, Limit::NONE, Policy::Planned).run(2).expect("no limit");
+            free.pager().ledger().resident_peak()
+        });
+        assert_eq!(peak, on_cuda);
+        for share in [75, 50, 25] {
+            let budget = Limit::bytes(peak * share / 100);
+            let [(bytes, trims), (cuda_bytes, cuda_trims)] = steps.each_ref().map(|step| {
+                let replay = Replay::new(step, budget, Policy::Planned).with_pool();
+                let played = replay.run(ROUNDS).expect("every operation fits");
+                (played.steps()[ROUNDS - 1].total(), played.trim_steps()[ROUNDS - 1])
+            });
+            assert!(
+                bytes > 0 && bytes.abs_diff(cuda_bytes) * 100 <= bytes,
+                "{share} %: {bytes}, {cuda_bytes}"
+            );
+            assert!(trims <= cuda_trims && cuda_trims <= 2 * trims, "{share} %: {trims}, {cuda_trims} trims");
+        }
     }
 }
 
