@@ -36,10 +36,11 @@ fn kill_repeatedly(settings: &[&str], usual: u64, undisturbed: impl Fn(&Tiny, &[
 
     let setting = |name, usual| env::var(name).map_or(usual, |text| text.parse().expect("a number"));
     let (kills, mut seed) = (setting("TRAIN_RANK_KILLS", usual), setting("TRAIN_KILLS_SEED", 1));
+    println!("{kills} kills by TRAIN_KILLS_SEED={seed}");
     let tiny = Tiny::new();
 
     // Kills must precede the end.
-    let steps = format!("train.steps={}", 40 * kills + 200);
+    let steps = format!("train.steps={}", 40 * kills + 100);
     let settings = [&SHARED[..], settings, &[&steps, "checkpoint.every=2"]].concat();
     let whole = undisturbed(&tiny, &settings);
     let restarts = (kills + 1).to_string();

@@ -67,6 +67,7 @@ fn survivors_end_with_the_bits_of_an_undisturbed_run() {
     let setting = |name, usual: u64| env::var(name).map_or(usual, |text| text.parse().expect("a number"));
     let (kills, mut seed) =
         (setting("TRAIN_SURVIVED_KILLS", suite::size().pick(1, 3, 50)), setting("TRAIN_KILLS_SEED", 1));
+    println!("{kills} kills by TRAIN_KILLS_SEED={seed}");
     let tiny = Tiny::new();
 
     for kill in 0..kills {

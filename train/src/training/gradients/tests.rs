@@ -106,7 +106,7 @@ fn gradients_of_adapters_have_the_bits_of_one_process_on_all_ranks() {
         assert!(all.iter().any(|bits| *bits != 0));
         all
     };
-    for world in [2, 3] {
+    for world in [2, 3, 4] {
         let each = on_each(world, |ranks| {
             let learner = adapted();
             let sum = gradients(&learner, &data(5), &Owners::default(), &mut exact(ranks), ranks);
@@ -136,7 +136,7 @@ fn micro_batches_that_pass_segments_together_have_the_bits_of_one_after_another(
     };
     for count in [5, 8] {
         for (exchange, worlds) in [
-            (ExchangeKind::Exact, vec![1, 2, 3]),
+            (ExchangeKind::Exact, vec![1, 2, 3, 4]),
             (ExchangeKind::OneBit, vec![2]),
             (ExchangeKind::Rarely, vec![2]),
         ] {
