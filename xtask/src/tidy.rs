@@ -4,6 +4,7 @@
 mod circles;
 mod compiled_once;
 mod documents;
+mod fences;
 mod invariants;
 mod manifests;
 mod page_limits;

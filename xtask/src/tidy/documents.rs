@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use xtask::{readme_table, workspace::Member};
 
-use super::{File, Finding, Tree};
+use super::{File, Finding, Tree, fences};
 use crate::errors;
 
 const BOOK: &str = "docs/SUMMARY.md";
@@ -123,7 +123,8 @@ fn resolve(from: &str, target: &str) -> Option<String> {
 /// `[text](target)`, `[label]: target`, and `src` and `href` of HTML, outside of code.
 fn link_targets(file: &File) -> Vec<(usize, String)> {
     let mut targets = Vec::new();
-    for (number, line) in prose(file) {
+    for (number, line) in fences::blanked(file.lines()) {
+        let line: String = line.split('`').step_by(2).collect();
         let inline = line.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
         let reference = line.trim_start().strip_prefix('[').and_then(|rest| rest.split_once("]: "));
         let reference = reference.and_then(|(_, rest)| rest.split_whitespace().next());
@@ -133,22 +134,6 @@ fn link_targets(file: &File) -> Vec<(usize, String)> {
         targets.extend(found.filter(|target| !target.is_empty()).map(|target| (number, target.to_owned())));
     }
     targets
-}
-
-/// Lines outside of fences, without inline code.
-fn prose<'a>(file: &'a File) -> impl Iterator<Item = (usize, String)> + 'a {
-    let mut fenced = false;
-    file.lines().filter_map(move |(number, line)| {
-        if line.trim_start().starts_with("```") {
-            fenced = !fenced;
-            return None;
-        }
-        (!fenced).then(|| (number, without_code(line)))
-    })
-}
-
-fn without_code(line: &str) -> String {
-    line.split('`').step_by(2).collect()
 }
 
 pub(super) fn code_map(file: &File, tree: &Tree) -> Vec<Finding> {
@@ -168,12 +153,10 @@ pub(super) fn code_map(file: &File, tree: &Tree) -> Vec<Finding> {
 /// Heading anchors, as GitHub derives them.
 fn anchors(page: &File) -> Vec<String> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
-    let mut fenced = false;
     let mut anchors = Vec::new();
-    for (_, line) in page.lines() {
-        fenced ^= line.trim_start().starts_with("```");
+    for (_, line) in fences::blanked(page.lines()) {
         let title = line.trim_start_matches('#');
-        if fenced || title.len() == line.len() || !title.starts_with(' ') {
+        if title.len() == line.len() || !title.starts_with(' ') {
             continue;
         }
         let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{File, Finding, rust_files};
+use super::{File, Finding, fences, rust_files};
 
 const NAMED: &str = "invariant-names-its-test";
 const NAMED_IN_HEAD: &str = "head-names-its-test";
@@ -30,14 +30,8 @@ pub(super) fn named_tests(architecture: &File, tests: &BTreeSet<&str>) -> Vec<Fi
 
 /// Tests named in parentheses exist.
 pub(super) fn named_in_head(file: &File, tests: &BTreeSet<&str>) -> Vec<Finding> {
-    let mut fenced = false;
-    let mut head = Vec::new();
-    for (number, line) in file.lines() {
-        let Some(line) = line.strip_prefix("//!").map(str::trim) else { break };
-        let is_fence = line.starts_with("```");
-        fenced ^= is_fence;
-        head.push((number, if is_fence || fenced { "" } else { line }));
-    }
+    let head = file.lines().map_while(|(number, line)| Some((number, line.strip_prefix("//!")?.trim())));
+    let head: Vec<_> = fences::blanked(head).collect();
 
     let mut findings = Vec::new();
     for paragraph in head.split(|(_, line)| line.is_empty()).filter(|lines| !lines.is_empty()) {

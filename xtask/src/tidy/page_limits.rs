@@ -2,7 +2,7 @@
 
 use std::mem::take;
 
-use super::{File, Finding};
+use super::{File, Finding, fences};
 
 const README: &str = "README.md";
 const README_BYTES: usize = 6_144;
@@ -44,12 +44,10 @@ fn long_sentences(page: &File) -> Vec<Finding> {
 /// Line and words of each sentence. Inline code is one word; headings, tables, blocks of code and HTML have none.
 fn sentences(page: &File) -> Vec<(usize, usize)> {
     let mut sentences = Vec::new();
-    let (mut first, mut words, mut fenced) = (1, 0, false);
-    for (number, line) in page.lines() {
-        let line = line.trim_start_matches(['>', ' ']);
-        let is_fence = line.starts_with("```");
-        fenced ^= is_fence;
-        let is_prose = !fenced && !is_fence && !line.is_empty() && !line.starts_with(['#', '|', '<']);
+    let (mut first, mut words) = (1, 0);
+    let unquoted = page.lines().map(|(number, line)| (number, line.trim_start_matches(['>', ' '])));
+    for (number, line) in fences::blanked(unquoted) {
+        let is_prose = !line.is_empty() && !line.starts_with(['#', '|', '<']);
         if !is_prose || line.starts_with("- ") {
             sentences.push((first, take(&mut words)));
         }
