@@ -104,6 +104,7 @@ fn page(run: &Run, device: &str, answers: &[Answer]) -> String {
     for verdict in &run.verdicts {
         line(format!("| {} |", verdict.cells.join(" | ")));
     }
+    line("\nA budget below a program's floor is the floor. Equal budgets are one run.".to_owned());
 
     match &run.bandwidth {
         Some(bandwidth) => line(format!("\nCopy bandwidth, as measured by the same binary: `{bandwidth}`.")),

@@ -93,7 +93,7 @@ fn numbers(run: &Run) -> Answer {
 
     let equal = rows.iter().filter(|row| row.outcome == Outcome::Pass && row.has_plain_bits()).count();
     let figures = format!(
-        "{equal} of {expected} runs at {} have plain's losses and weights, bit for bit",
+        "{equal} of {expected} cases at {} have plain's losses and weights, bit for bit",
         list(&asked).replace("floor", "the floor")
     );
     // Without a budget a run may fail for what it moved.

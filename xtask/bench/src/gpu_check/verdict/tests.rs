@@ -49,7 +49,7 @@ const CARD: &str = "NVIDIA H200";
 fn a_good_run_is_answered_in_five_sentences_with_figures() {
     let text = text(&on(CARD, &rows()));
     let expected = [
-        "1. Is every number plain's at every budget? Yes: 8 of 8 runs at 100%, 50%, 25% and the floor have plain's losses and \
+        "1. Is every number plain's at every budget? Yes: 8 of 8 cases at 100%, 50%, 25% and the floor have plain's losses and \
          weights, bit for bit.",
         "2. Does nothing move, and does no launch cost more, when all fits? Yes: no byte moved in 2 of 2 programs; a step takes \
          1.01 to 1.01 of plain's, where 1.10 is allowed; the most in conv (+1.0 µs a launch).",
@@ -99,7 +99,7 @@ fn runs_without_plains_bits_that_did_not_fail_are_counted_by_kind() {
     let [numbers, ..] = on(CARD, &rows);
     assert_eq!(numbers.said, Said::InPart);
     let end = "of the others 1 were skipped, 1 are missing, 4 have no bits to equal, since plain's differ from run to run";
-    assert!(numbers.figures.starts_with("2 of 8 runs") && numbers.figures.ends_with(end), "{numbers}");
+    assert!(numbers.figures.starts_with("2 of 8 cases") && numbers.figures.ends_with(end), "{numbers}");
 }
 
 #[test]
