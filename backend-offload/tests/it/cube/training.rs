@@ -57,10 +57,10 @@ promises! {
     stand_in {
         an_mlp_trains_to_the_same_bits_at_every_budget: Every,
         a_transformer_trains_to_the_same_bits_at_every_budget: EveryInGate,
-        an_mlp_trains_to_the_same_bits_with_paranoid_checks: Every,
     }
     gate {
         an_mlp_trains_to_the_same_bits_with_and_without_a_plan: One,
+        an_mlp_trains_to_the_same_bits_with_paranoid_checks: Every,
         a_convolutional_net_trains_to_the_same_bits_at_every_budget: Every,
         a_net_with_batch_norm_trains_to_the_same_bits_at_every_budget: Every,
         a_tied_transformer_trains_to_the_same_bits_at_every_budget: Every,
