@@ -215,7 +215,7 @@ impl<'r> Replay<'r> {
             }
             Event::Freed(block) => {
                 let block = self.blocks[block].take().ok_or(unknown())?;
-                self.pager.remove(block)?;
+                self.free(block)?;
             }
             Event::Read { block, bytes } => {
                 let block = self.blocks[block].ok_or(unknown())?;
@@ -223,7 +223,7 @@ impl<'r> Replay<'r> {
                 if matches!(place, Some(Place::Device { clean: None })) {
                     self.bytes.read.add(bytes);
                     if let Some(timeline) = &mut self.timeline {
-                        timeline.reads(bytes);
+                        timeline.reads(block, bytes);
                     }
                 }
             }
@@ -237,6 +237,17 @@ impl<'r> Replay<'r> {
             Event::Begin | Event::Carried { .. } => {}
         }
         Ok(())
+    }
+
+    fn free(&mut self, block: BlockId) -> Result<(), Fault> {
+        if let Some(timeline) = &mut self.timeline
+            && let Some(end) = timeline.read_under_way(block)
+            && let Some(token) = self.pager.discard(block)?
+        {
+            timeline.leaves(token, end);
+            return Ok(());
+        }
+        self.pager.remove(block)
     }
 
     fn make_host_room(&mut self, bytes: u64) -> Result<(), Stop> {

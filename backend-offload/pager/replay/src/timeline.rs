@@ -1,8 +1,8 @@
 //! The time of a replayed program: serial operations, and one parallel copy engine per direction.
 //!
-//! A copy off the device frees memory at its end; one onto it takes memory when queued. The program waits for operands,
-//! reads, new parameters of the host optimizer, loads from disk, all but the last buffers of spills, and the driver,
-//! which takes spare memory back. A disk does one transfer at a time. Optimizer states use its idle time
+//! A copy off the device frees memory at its end; one onto it takes memory when queued. Large reads, of gradients, pass
+//! beside the program until its step ends. It waits for operands, small reads, new parameters of the host optimizer,
+//! loads from disk, all but the last buffers of spills, and the driver, which takes spare memory back. A disk does one transfer at a time. Optimizer states use its idle time
 //! (`states_on_the_disk_pass_in_the_time_that_blocks_leave_and_are_waited_for_with_their_contents`).
 
 use pager::{BlockId, Token};
@@ -43,6 +43,9 @@ impl Machine {
 
 /// Unwritten bytes of a spill that counts as done: six buffers.
 const BEHIND: f64 = 6.0 * (4 << 20) as f64;
+
+/// Bytes. A program waits for smaller reads, whose values it looks at.
+const LARGE: u64 = 64 << 10;
 
 /// Times of one step, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -91,6 +94,9 @@ pub(crate) struct Timeline {
     free: Free,
     leaving: VecDeque<(Token, f64)>,
     arrivals: HashMap<BlockId, f64>,
+    reading: HashMap<BlockId, f64>,
+    /// When the latest large read ends.
+    read: f64,
     loaded: f64,
     step: OpenStep,
     pub steps: Vec<Elapsed>,
@@ -121,6 +127,8 @@ impl Timeline {
             free: Free::default(),
             leaving: VecDeque::new(),
             arrivals: HashMap::new(),
+            reading: HashMap::new(),
+            read: 0.0,
             loaded: 0.0,
             step: OpenStep::default(),
             steps: Vec::new(),
@@ -151,15 +159,33 @@ impl Timeline {
         (self.free.host, self.free.disk, self.loaded, self.now) = (0.0, 0.0, 0.0, 0.0);
         (self.step.elapsed.host, self.step.elapsed.disk) = (0.0, 0.0);
         self.step.timeline.waited.clear();
+        self.reading.clear();
+        self.read = 0.0;
     }
 
-    pub fn reads(&mut self, bytes: u64) {
+    pub fn reads(&mut self, block: BlockId, bytes: u64) {
         let takes = bytes as f64 / self.machine.link;
         let begins = self.free.out.max(self.now);
         self.free.out = begins + takes;
         self.step.timeline.out.push((begins, self.free.out));
         self.step.elapsed.out += takes;
-        self.wait_until(self.free.out);
+        if bytes < LARGE {
+            self.wait_until(self.free.out);
+        } else {
+            self.reading.insert(block, self.free.out);
+            self.read = self.free.out;
+        }
+    }
+
+    /// When a read of the block ends that is under way.
+    pub fn read_under_way(&mut self, block: BlockId) -> Option<f64> {
+        self.reading.remove(&block).filter(|end| *end > self.now)
+    }
+
+    /// A block that is gone takes memory until `end`.
+    pub fn leaves(&mut self, token: Token, end: f64) {
+        let at = self.leaving.partition_point(|(_, other)| *other <= end);
+        self.leaving.insert(at, (token, end));
     }
 
     /// Waits for contents made on the host.
@@ -245,8 +271,8 @@ impl Timeline {
 
     pub fn waits_for(&mut self, operands: &[BlockId]) {
         for id in operands {
-            if let Some(arrival) = self.arrivals.remove(id) {
-                self.wait_until(arrival);
+            for end in [self.arrivals.remove(id), self.reading.remove(id)].into_iter().flatten() {
+                self.wait_until(end);
             }
         }
     }
@@ -260,6 +286,7 @@ impl Timeline {
     }
 
     pub fn ends_step(&mut self) {
+        self.wait_until(self.read);
         let next = OpenStep { began: self.now, ..OpenStep::default() };
         let OpenStep { began, mut elapsed, timeline } = std::mem::replace(&mut self.step, next);
         elapsed.step = self.now - began;

@@ -196,6 +196,27 @@ fn what_the_program_reads_is_copied_out_and_waited_for_unless_the_host_has_it() 
 }
 
 #[test]
+fn gradients_are_read_beside_the_program_take_memory_until_then_and_precede_the_steps_end() {
+    const MIB: u64 = 1 << 20;
+    let machine = Machine { link: MIB as f64, memory: MIB as f64, ..Machine::INSTANT };
+    let elapsed = |later: u64, budget: u64| {
+        let mut script = Script::default();
+        let gradient = script.born(2 * MIB);
+        script.operate(&[], &[gradient]);
+        script.recording.events.push(Event::Read { block: gradient, bytes: 2 * MIB });
+        script.free(gradient);
+        let next = script.born(later * MIB);
+        script.operate(&[], &[next]);
+        script.step();
+        let replay = Replay::new(&script.recording, Limit::bytes(budget * MIB), Policy::Planned).on(machine);
+        replay.run(1).expect("it fits").elapsed()[0].step
+    };
+    assert_eq!(elapsed(3, 5), 2.0 + 3.0, "beside an operation");
+    assert_eq!(elapsed(1, 3), 2.0 + 2.0, "the step ends with its reads");
+    assert_eq!(elapsed(3, 3), 2.0 + 2.0 + 3.0, "the operation waits for the gradient's memory");
+}
+
+#[test]
 fn the_disk_does_one_thing_at_a_time_and_the_program_waits_for_all_but_what_is_in_buffers() {
     const MIB: u64 = 1 << 20;
     let machine = Machine { disk: MIB as f64, ..Machine::INSTANT };
