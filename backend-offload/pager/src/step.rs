@@ -1,7 +1,7 @@
 //! Cuts one repeatable step out of a recording.
 
 use crate::recording::{BadRecording, Event, Operand, Recording};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 impl Recording {
     /// The recording itself if it repeats, or its latest repeating step.
@@ -41,7 +41,11 @@ impl Recording {
         // Initial blocks and their replacements, by first use.
         let mut replacements: Vec<(usize, usize)> = Vec::new();
         let mut known = HashMap::new();
-        for (event, (mine, theirs)) in with_sorted_drops(this).zip(with_sorted_drops(next)).enumerate() {
+        let ((mine, my_drops), (theirs, their_drops)) = (without_drops(this), without_drops(next));
+        if mine.len() != theirs.len() {
+            return Err(BadRecording::Different { event: mine.len().min(theirs.len()) });
+        }
+        for (event, (mine, theirs)) in mine.into_iter().zip(theirs).enumerate() {
             let different = BadRecording::Different { event };
             for (mine, theirs) in self.pairs(mine, theirs).ok_or(different.clone())? {
                 if mine >= before {
@@ -56,9 +60,23 @@ impl Recording {
                 }
             }
         }
-        if this.len() != next.len() {
+
+        // Whoever notes a drop may be an operation late, so that both drop the same is enough.
+        let mut left: BTreeSet<usize> = their_drops.into_iter().collect();
+        let in_next = |block: usize| match block.checked_sub(before) {
+            Some(born) => Some(until + born),
+            None => known.get(&block).copied(),
+        };
+        let unused: BTreeSet<usize> = my_drops
+            .into_iter()
+            .filter(|block| !in_next(*block).is_some_and(|same| left.remove(&same)))
+            .collect();
+        let are_initial =
+            unused.iter().all(|block| in_next(*block).is_none()) && left.iter().all(|block| *block < until);
+        if unused.len() != left.len() || !are_initial {
             return Err(BadRecording::Different { event: this.len().min(next.len()) });
         }
+        replacements.extend(unused.into_iter().zip(left));
         Ok(self.cut(this, before, &replacements))
     }
 
@@ -79,8 +97,7 @@ impl Recording {
                 })
             }
             (Event::Written(mine), Event::Written(theirs))
-            | (Event::WrittenInTier(mine), Event::WrittenInTier(theirs))
-            | (Event::Freed(mine), Event::Freed(theirs)) => Some(vec![(mine, theirs)]),
+            | (Event::WrittenInTier(mine), Event::WrittenInTier(theirs)) => Some(vec![(mine, theirs)]),
             (Event::Read { block: mine, bytes }, Event::Read { block: theirs, bytes: as_many })
                 if bytes == as_many =>
             {
@@ -133,11 +150,15 @@ impl Recording {
     }
 }
 
-/// A sweep finds dropped blocks in any order.
-fn with_sorted_drops(events: &[Event]) -> impl Iterator<Item = Event> {
-    let mut events = events.to_vec();
-    let drops = |event: &Event| if let Event::Freed(block) = event { Some(*block) } else { None };
-    let runs = events.chunk_by_mut(|one, other| drops(one).and(drops(other)).is_some());
-    runs.for_each(|run| run.sort_by_key(drops));
-    events.into_iter()
+fn without_drops(events: &[Event]) -> (Vec<Event>, Vec<usize>) {
+    let mut drops = Vec::new();
+    let others = events.iter().filter(|event| match event {
+        Event::Freed(block) => {
+            drops.push(*block);
+            false
+        }
+        _ => true,
+    });
+    let others = others.copied().collect();
+    (others, drops)
 }
