@@ -61,7 +61,7 @@ impl Recording {
             }
         }
 
-        // Whoever notes a drop may be an operation late, so that both drop the same is enough.
+        // A drop may be noted operations later: it is enough that both steps drop the same blocks.
         let mut left: BTreeSet<usize> = their_drops.into_iter().collect();
         let in_next = |block: usize| match block.checked_sub(before) {
             Some(born) => Some(until + born),

@@ -2,7 +2,8 @@
 //!
 //! A copy off the device frees memory at its end; one onto it takes memory when queued. Large reads, of gradients, pass
 //! beside the program until its step ends. It waits for operands, small reads, new parameters of the host optimizer,
-//! loads from disk, all but the last buffers of spills, and the driver, which takes spare memory back. A disk does one transfer at a time. Optimizer states use its idle time
+//! loads from disk, all but the last buffers of spills, and the driver, which takes spare memory back. A disk does one
+//! transfer at a time. Optimizer states use its idle time
 //! (`states_on_the_disk_pass_in_the_time_that_blocks_leave_and_are_waited_for_with_their_contents`).
 
 use pager::{BlockId, Token};

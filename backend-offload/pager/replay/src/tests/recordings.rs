@@ -218,9 +218,8 @@ fn gradients_are_read_beside_the_program_take_memory_until_then_and_precede_the_
         let replay = Replay::new(&script.recording, Limit::bytes(budget * MIB), Policy::Planned).on(machine);
         replay.run(1).expect("it fits").elapsed()[0].step
     };
-    assert_eq!(elapsed(3, 5), 2.0 + 3.0, "beside an operation");
-    assert_eq!(elapsed(1, 3), 2.0 + 2.0, "the step ends with its reads");
-    assert_eq!(elapsed(3, 3), 2.0 + 2.0 + 3.0, "the operation waits for the gradient's memory");
+    let (beside, last, waiting) = (elapsed(3, 5), elapsed(1, 3), elapsed(3, 3));
+    assert_eq!((beside, last, waiting), (2.0 + 3.0, 2.0 + 2.0, 2.0 + 2.0 + 3.0));
 }
 
 #[test]
