@@ -151,7 +151,7 @@ fn an_older_record_lacks_what_it_did_not_measure() {
     let said = answers.each_ref().map(|answer| answer.said);
     let (part, none) = (Said::InPart, Said::NotMeasured);
     assert_eq!(said, [part, part, none, none, none], "{}", text(&answers));
-    assert!(answers[0].figures.starts_with("18 of 18 runs"), "{}", answers[0]);
+    assert!(answers[0].figures.starts_with("18 of 18 cases"), "{}", answers[0]);
 }
 
 #[test]
