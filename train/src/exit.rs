@@ -96,11 +96,10 @@ fn is_the_wrong_one(problem: &IndexProblem) -> bool {
 
 /// Panics as `println!` does on any other error, such as a full disk.
 pub(crate) fn allow_no_reader(written: io::Result<()>) {
-    match written {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            panic!("printing to standard output: {error}")
-        }
-        _ => {}
+    if let Err(error) = written
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        panic!("printing to standard output: {error}");
     }
 }
 

@@ -138,12 +138,18 @@ impl Timeline {
     }
 
     pub fn starts_out(&mut self, token: Token, bytes: u64) {
+        let end = self.copies_out(bytes);
+        self.leaving.push_back((token, end));
+    }
+
+    /// Returns when the copy ends.
+    fn copies_out(&mut self, bytes: u64) -> f64 {
         let takes = bytes as f64 / self.machine.link;
         let begins = self.free.out.max(self.now);
         self.free.out = begins + takes;
         self.step.timeline.out.push((begins, self.free.out));
         self.step.elapsed.out += takes;
-        self.leaving.push_back((token, self.free.out));
+        self.free.out
     }
 
     pub fn starts_back(&mut self, block: BlockId, bytes: u64) {
@@ -165,16 +171,12 @@ impl Timeline {
     }
 
     pub fn reads(&mut self, block: BlockId, bytes: u64) {
-        let takes = bytes as f64 / self.machine.link;
-        let begins = self.free.out.max(self.now);
-        self.free.out = begins + takes;
-        self.step.timeline.out.push((begins, self.free.out));
-        self.step.elapsed.out += takes;
+        let end = self.copies_out(bytes);
         if bytes < LARGE {
-            self.wait_until(self.free.out);
+            self.wait_until(end);
         } else {
-            self.reading.insert(block, self.free.out);
-            self.read = self.free.out;
+            self.reading.insert(block, end);
+            self.read = end;
         }
     }
 
