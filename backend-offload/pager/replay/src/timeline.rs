@@ -182,7 +182,12 @@ impl Timeline {
 
     /// When a read of the block ends that is under way.
     pub fn read_under_way(&mut self, block: BlockId) -> Option<f64> {
-        self.reading.remove(&block).filter(|end| *end > self.now)
+        self.ends_reading(block).filter(|end| *end > self.now)
+    }
+
+    /// Hashes nothing while no read is under way, as most of the time.
+    fn ends_reading(&mut self, block: BlockId) -> Option<f64> {
+        if self.reading.is_empty() { None } else { self.reading.remove(&block) }
     }
 
     /// A block that is gone takes memory until `end`.
@@ -274,7 +279,7 @@ impl Timeline {
 
     pub fn waits_for(&mut self, operands: &[BlockId]) {
         for id in operands {
-            for end in [self.arrivals.remove(id), self.reading.remove(id)].into_iter().flatten() {
+            for end in [self.arrivals.remove(id), self.ends_reading(*id)].into_iter().flatten() {
                 self.wait_until(end);
             }
         }
