@@ -42,12 +42,12 @@ fn begin_or_resume(tiny: &Tiny, settings: &[&str]) -> Command {
 
 #[test]
 fn a_repeatedly_killed_run_ends_with_the_bits_of_an_undisturbed_one() {
-    kill_repeatedly(&SETTINGS, suite::size().pick(3, 8, 100));
+    kill_repeatedly(&SETTINGS, suite::size().pick(3, 5, 100));
 }
 
 #[test]
 fn a_run_killed_during_host_steps_ends_with_the_bits_of_an_undisturbed_one() {
-    kill_repeatedly(&ON_HOST, suite::size().pick(2, 4, 100));
+    kill_repeatedly(&ON_HOST, suite::size().pick(2, 3, 100));
 }
 
 fn kill_repeatedly(settings: &[&str], usual: u64) {

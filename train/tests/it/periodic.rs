@@ -164,7 +164,7 @@ fn a_checkpoint_has_its_name_only_once_all_ranks_have_saved_their_own() {
         &["--set", "checkpoint.every=1"].iter().copied().chain(set(&settings)).collect::<Vec<_>>(),
     );
     let processes = tiny.processes("run");
-    for stop in 1..=suite::size().pick(20, 40, 100) {
+    for stop in 1..=suite::size().pick(20, 20, 100) {
         signal(Signal::STOP, processes[1]);
         // Rank 0 comes to its next meeting, where it waits.
         sleep(Duration::from_millis(200));
