@@ -39,7 +39,7 @@ use learned::Learned;
 use models::Footprint;
 use replay::Replayed;
 use runs::BadInput;
-use runs::config::{Amount, Config, RanksSection, Together};
+use runs::config::{Amount, Config, ExchangeKind, RanksSection, Together};
 use serde::Serialize;
 use stage::OfRank;
 
@@ -407,8 +407,18 @@ impl Plan {
         &self.refusals
     }
 
+    /// With all copies and the ranks' exchange behind arithmetic, and with all waited for.
     pub(crate) fn step_seconds(&self) -> Option<(f64, f64)> {
         let seconds = self.compute_seconds?;
-        Some((seconds * self.slowdown_hidden?, seconds * self.slowdown_waiting?))
+        let (hidden, waiting) = (seconds * self.slowdown_hidden?, seconds * self.slowdown_waiting?);
+        let sends = self.send_seconds.unwrap_or(0.0);
+        Some(match (self.ranks.exchange, self.ranks.round.steps()) {
+            // Beside the next steps.
+            (ExchangeKind::Rarely, None) => (hidden, waiting),
+            (ExchangeKind::Rarely, Some(_)) => (hidden.max(sends), waiting.max(sends)),
+            (ExchangeKind::Exact | ExchangeKind::Bf16 | ExchangeKind::OneBit, _) => {
+                (hidden.max(sends), waiting + sends)
+            }
+        })
     }
 }

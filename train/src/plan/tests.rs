@@ -210,6 +210,25 @@ fn a_periodic_exchange_states_its_bytes_and_memory() {
 }
 
 #[test]
+fn a_step_takes_as_long_as_the_exchange_that_it_waits_for() {
+    let times = |set: &[&str], network| {
+        let four = Machine { other_ranks: 3, network_bytes_per_second: network, ..card(8 * GIB) };
+        let plan = plan("gpt-1.5b", &[&["train.accumulate=8"], set].concat(), &four);
+        (plan.step_seconds().expect("every speed is known"), plan.send_seconds.unwrap_or(0.0))
+    };
+    let ((fast, slow), _) = times(&[], None);
+    let (exact, sends) = times(&[], Some(1.25e9));
+    assert!(sends > fast, "{sends} s are the longest part of {fast}");
+    assert_eq!(vec![exact], [(sends, slow + sends)]);
+
+    let rounds = |round, network| times(&["ranks.exchange=rarely", round], network);
+    let (((_, alone), _), (beside, sends)) =
+        (rounds("ranks.round=1", None), rounds("ranks.round=1", Some(1.25e9)));
+    assert_eq!(vec![beside], [(sends, alone.max(sends))]);
+    assert_eq!(vec![rounds("ranks.round=60 s", Some(1.25e9)).0], [rounds("ranks.round=60 s", None).0]);
+}
+
+#[test]
 fn the_planned_disk_bytes_include_an_index_of_the_training_text() {
     const LOOKS_UP: &str = "model.longest_match=true";
     let of =
