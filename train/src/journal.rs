@@ -27,8 +27,10 @@ const BEFORE: &str = "metrics.jsonl.before";
 pub(crate) struct Journal {
     path: PathBuf,
     file: File,
-    /// Seconds up to the last kept step.
+    /// Up to the last kept step.
     seconds: f64,
+    /// The same; `None` without such a step.
+    tokens: Option<u64>,
     /// A failed write may have cut off the last line.
     torn: bool,
     board: Option<TensorBoard>,
@@ -37,7 +39,7 @@ pub(crate) struct Journal {
 impl Journal {
     pub(crate) fn open(run: &Path, kept: u64) -> anyhow::Result<Self> {
         let path = run.join(FILE);
-        let mut seconds = 0.0;
+        let (mut seconds, mut tokens) = (0.0, None);
         let mut attempt = || -> io::Result<File> {
             fs::create_dir_all(run)?;
             put_back(run, kept)?;
@@ -50,6 +52,7 @@ impl Journal {
                         let record = serde_json::from_slice::<Value>(&line).unwrap_or_default();
                         if record["step"].as_u64().is_some_and(|step| step <= kept) {
                             seconds = record["seconds"].as_f64().unwrap_or(seconds);
+                            tokens = record["tokens"].as_u64().or(tokens);
                             out.write_all(&line)?;
                             out.write_all(b"\n")?;
                         }
@@ -61,7 +64,7 @@ impl Journal {
         };
 
         let file = attempt().with_context(|| format!("opening {}", path.display()))?;
-        Ok(Self { path, file, seconds, torn: false, board: None })
+        Ok(Self { path, file, seconds, tokens, torn: false, board: None })
     }
 
     /// Numbers after step `kept` also go to an event file.
@@ -78,6 +81,10 @@ impl Journal {
 
     pub(crate) fn seconds(&self) -> f64 {
         self.seconds
+    }
+
+    pub(crate) fn tokens(&self) -> Option<u64> {
+        self.tokens
     }
 
     /// `kind` is the line's first key.
@@ -153,7 +160,7 @@ mod tests {
             journal
                 .write(
                     "step",
-                    &serde_json::json!({ "seconds": 7.5 * f64::from(step), "step": step, "loss": f32::NAN }),
+                    &serde_json::json!({ "seconds": 7.5 * f64::from(step), "step": step, "tokens": 5 * step, "loss": f32::NAN }),
                 )
                 .expect("written");
         }
@@ -164,14 +171,14 @@ mod tests {
         )
         .expect("torn");
         let mut journal = Journal::open(run.path(), 2).expect("a file");
-        assert_eq!(journal.seconds().to_bits(), 15f64.to_bits());
+        assert_eq!((journal.seconds().to_bits(), journal.tokens()), (15f64.to_bits(), Some(10)));
 
         journal.write("step", &serde_json::json!({ "step": 3 })).expect("written");
         let text = fs::read_to_string(run.path().join(FILE)).expect("text");
         assert_eq!(
             text,
-            "{\"kind\":\"step\",\"loss\":null,\"seconds\":7.5,\"step\":1}\n\
-             {\"kind\":\"step\",\"loss\":null,\"seconds\":15.0,\"step\":2}\n\
+            "{\"kind\":\"step\",\"loss\":null,\"seconds\":7.5,\"step\":1,\"tokens\":5}\n\
+             {\"kind\":\"step\",\"loss\":null,\"seconds\":15.0,\"step\":2,\"tokens\":10}\n\
              {\"kind\":\"step\",\"step\":3}\n"
         );
     }

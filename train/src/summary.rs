@@ -80,6 +80,8 @@ pub(crate) struct Summary {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Medians {
     seconds: f64,
+    /// At the pace of all ranks.
+    paced_seconds: f64,
     bytes_in: u64,
     bytes_out: u64,
     spilled_in: u64,
@@ -89,15 +91,19 @@ struct Medians {
 impl Medians {
     fn new(taken: &[Taken]) -> Option<Self> {
         let middle = taken.len() / 2;
-        let mut seconds: Vec<f64> = taken.iter().map(|taken| taken.seconds).collect();
-        seconds.sort_by(f64::total_cmp);
+        let seconds = |of: fn(&Taken) -> f64| {
+            let mut seconds: Vec<f64> = taken.iter().map(of).collect();
+            seconds.sort_by(f64::total_cmp);
+            seconds.get(middle).copied()
+        };
         let bytes = |of: fn(&Taken) -> u64| {
             let mut bytes: Vec<u64> = taken.iter().map(of).collect();
             bytes.sort_unstable();
             bytes.get(middle).copied()
         };
         Some(Self {
-            seconds: *seconds.get(middle)?,
+            seconds: seconds(|taken| taken.seconds)?,
+            paced_seconds: seconds(|taken| taken.seconds / taken.pace)?,
             bytes_in: bytes(|taken| taken.bytes_in)?,
             bytes_out: bytes(|taken| taken.bytes_out)?,
             spilled_in: bytes(|taken| taken.spilled_in)?,
@@ -117,16 +123,15 @@ impl Summary {
         let progress = &session.progress;
         let per_step = session.config.tokens_per_step();
         let medians = Medians::new(outcome.taken.get(1..).unwrap_or_default());
-        let median = medians.map(|medians| medians.seconds * 1e3);
         Self {
             outcome: outcome.ending.name(),
             device: place.name.clone(),
             parameters: session.parameters,
             steps: progress.step,
-            tokens: per_step * progress.step,
+            tokens: progress.tokens,
             seconds: progress.seconds,
-            step_ms_median: median,
-            tokens_per_second: median.map(|ms| per_step as f64 * 1e3 / ms),
+            step_ms_median: medians.map(|medians| medians.seconds * 1e3),
+            tokens_per_second: medians.map(|medians| per_step as f64 / medians.paced_seconds),
             loss: outcome.taken.last().map(|taken| taken.loss),
             val_loss: outcome.evaluation.map(|evaluation| evaluation.loss),
             bits_per_byte: outcome.evaluation.and_then(|evaluation| evaluation.bits_per_byte),

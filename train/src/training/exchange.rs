@@ -232,6 +232,14 @@ impl Exchange {
         }
     }
 
+    /// Steps of all ranks over their number, from the one after `after`, where this process began, to `step`.
+    pub(super) fn steps_of_all(&self, after: u64, step: u64) -> f64 {
+        match self {
+            Self::Periodic(periodic) => periodic.steps_of_all(step),
+            Self::Alone | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline => (step - after) as f64,
+        }
+    }
+
     /// The step before `step` with equal weights on all ranks, if they are equal now.
     fn equal_before(&self, step: u64) -> Option<u64> {
         match self {

@@ -12,9 +12,11 @@ use serde_json::json;
 
 use super::Trainer;
 use super::evaluation::Evaluation;
+use super::session::Session;
 use super::strategy::{Events, Taken};
 use super::watching::{self, Timeline};
 use crate::figures::si;
+use crate::journal::Journal;
 use crate::optimizer::HostTimes;
 use crate::progress::Report;
 use crate::ranks::{Ranks, Spent};
@@ -25,7 +27,10 @@ pub(super) struct Metrics {
     pub(super) evaluation: Option<Evaluation>,
     is_outdone: bool,
     begun: Instant,
-    before: f64,
+    seconds_before: f64,
+    tokens_before: u64,
+    /// The step after which this process began.
+    after: u64,
     untimed: u64,
 }
 
@@ -47,16 +52,21 @@ pub(super) struct StepMeter {
 }
 
 impl Metrics {
-    /// After `step` steps that took `before` seconds, or 0 if the journal does not know.
-    pub(super) fn begin(before: f64, step: u64) -> Self {
+    /// Of a resumed run, `journal` may not know the steps before.
+    pub(super) fn begin(journal: &Journal, session: &mut Session) -> Self {
+        let (seconds_before, after) = (journal.seconds(), session.progress.step);
+        let tokens_before = journal.tokens().unwrap_or(session.config.tokens_per_step() * after);
+        session.progress.tokens = tokens_before;
         Self {
             taken: Vec::new(),
             peaks: Peaks::default(),
             evaluation: None,
             is_outdone: false,
             begun: Instant::now(),
-            before,
-            untimed: if before > 0.0 { 0 } else { step },
+            seconds_before,
+            tokens_before,
+            after,
+            untimed: if seconds_before > 0.0 { 0 } else { after },
         }
     }
 }
@@ -124,14 +134,17 @@ impl<I: Offloadable> Trainer<I> {
         let (usable, seconds) = (report.is_usable(), report.ms / 1e3);
         let session = &mut self.session;
         session.progress.advance(report.loss, session.training.cursor(report.step));
-        session.progress.seconds = self.metrics.before + self.metrics.begun.elapsed().as_secs_f64();
+        session.progress.seconds = self.metrics.seconds_before + self.metrics.begun.elapsed().as_secs_f64();
         let ([bytes_in, bytes_out], loss) = (report.over_the_link(), report.loss);
         let (spilled_in, spilled_out) = (report.bytes_in, report.bytes_out);
-        self.metrics.taken.push(Taken { loss, seconds, bytes_in, bytes_out, spilled_in, spilled_out });
-        let tokens = session.config.tokens_per_step();
+        let (tokens, pace) = (session.config.tokens_per_step() as f64, self.exchange.pace());
+        let taken = Taken { loss, seconds, pace, bytes_in, bytes_out, spilled_in, spilled_out };
+        self.metrics.taken.push(taken);
         report.steps = session.steps();
-        report.tokens = tokens * report.step;
-        report.tokens_per_second = tokens as f64 / seconds * self.exchange.pace();
+        let since = tokens * self.exchange.steps_of_all(self.metrics.after, report.step);
+        report.tokens = self.metrics.tokens_before + since.round() as u64;
+        session.progress.tokens = report.tokens;
+        report.tokens_per_second = tokens / seconds * pace;
         let reached = session.speed.flops_per_step / seconds / self.ranks.world() as f64;
         if let Some(shown) = session.speed.flops_per_second.filter(|shown| reached > *shown) {
             session.speed.flops_per_second = Some(reached);

@@ -49,6 +49,9 @@ pub(crate) struct Progress {
     /// Includes evaluations and checkpoints. Only the journal keeps it, so that equal runs leave equal checkpoints.
     #[serde(default, skip_serializing)]
     pub(crate) seconds: f64,
+    /// Of all ranks, as the journal counts them.
+    #[serde(default, skip_serializing)]
+    pub(crate) tokens: u64,
     pub(crate) best: Option<Best>,
     /// Digest of the sequences that `best` was measured over; absent in older checkpoints.
     #[serde(default, skip_serializing_if = "Option::is_none")]

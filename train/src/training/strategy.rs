@@ -78,6 +78,8 @@ impl<I: Offloadable> Outcome<I> {
 pub(crate) struct Taken {
     pub(crate) loss: f32,
     pub(crate) seconds: f64,
+    /// Tokens of all ranks over those at this rank's pace.
+    pub(crate) pace: f64,
     /// Over the link.
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,

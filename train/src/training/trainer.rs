@@ -50,7 +50,7 @@ pub(super) struct Log {
 
 impl<I: Offloadable> Trainer<I> {
     pub(crate) fn new(
-        session: Session,
+        mut session: Session,
         optimizer: Optimizer<Offload<I>>,
         (ranks, exchange): (Ranks, Exchange),
         journal: Journal,
@@ -60,7 +60,7 @@ impl<I: Offloadable> Trainer<I> {
         let mut trainer = Self {
             model: Model::default(),
             saver: Saver::of(&session.run),
-            metrics: Metrics::begin(journal.seconds(), session.progress.step),
+            metrics: Metrics::begin(&journal, &mut session),
             session,
             optimizer,
             ranks,

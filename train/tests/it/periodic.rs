@@ -203,6 +203,34 @@ fn rounds_of_a_time_are_repeated_from_their_record() {
 }
 
 #[test]
+fn tokens_of_all_ranks_count_where_one_takes_more_steps() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    fs::create_dir(tiny.join("told")).expect("a folder");
+    let told = [(0, 5, [5, 1]), (5, 11, [2, 6])].map(|(after, step, counts)| {
+        serde_json::json!({ "kind": "round", "step": step, "after": after, "counts": counts }).to_string()
+    });
+    fs::write(tiny.join("told/metrics.jsonl"), told.join("\n")).expect("written");
+    let often = ["checkpoint.every=1", "checkpoint.keep_last=9"];
+    let settings = [&SHARED[..], &[RARELY[0], "ranks.round=as in told", "train.steps=11"], &often].concat();
+    let output = tiny.attempt_on("2", "run", &settings);
+    assert_success(&output);
+
+    let each = tiny.records("run", "start")[0]["tokens_per_step"].as_u64().expect("a number");
+    let tokens = |step: u64| {
+        let steps = tiny.records("run", "step");
+        steps.iter().find(|record| record["step"] == step).expect("it was taken")["tokens"].clone()
+    };
+    // Both ranks took six steps, then eight: half of them count as steps of the run.
+    assert_eq!((tokens(4), tokens(5), tokens(7)), ((4 * each).into(), (3 * each).into(), (7 * each).into()));
+    assert_eq!(json(&output)["tokens"], 7 * each);
+    let (resumed, _) = tiny.resume_with_log("2", "run/checkpoints/step-00000005", &[]);
+    assert_eq!(resumed["tokens"], 7 * each);
+}
+
+#[test]
 fn a_run_that_diverges_in_local_steps_ends_with_common_weights() {
     if has_mpi() {
         Tiny::new().assert_divergence_stops_two(&[RARELY[0], "ranks.round=4"]);

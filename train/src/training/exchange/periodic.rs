@@ -50,6 +50,8 @@ pub(crate) struct Periodic {
     in_round: bool,
     /// Steps of all ranks in the last round over those that all had taken at this rank's pace.
     pace: f64,
+    /// Steps of all ranks over their number, up to the last meeting.
+    met_steps: f64,
 }
 
 /// The last step of a rank's round.
@@ -98,6 +100,7 @@ impl Periodic {
             under_way: None,
             in_round: false,
             pace: 1.0,
+            met_steps: 0.0,
         }
     }
 
@@ -107,6 +110,12 @@ impl Periodic {
 
     pub(super) fn pace(&self) -> f64 {
         self.pace
+    }
+
+    /// Up to `step`; within a round, an estimate by the round before.
+    pub(super) fn steps_of_all(&self, step: u64) -> f64 {
+        let in_round = if self.met.is_some() { 0 } else { step - self.rounds.after() };
+        self.met_steps + in_round as f64 * self.pace
     }
 
     /// The step of the meeting before the one after `step`; `None` within a round.
@@ -183,6 +192,7 @@ impl Periodic {
         let counts: Vec<u64> = all.iter().map(|[count, _]| *count).collect();
         let (sum, most) = (counts.iter().sum::<u64>(), counts.iter().max().copied().unwrap_or(0));
         self.pace = sum as f64 / (own[0] * counts.len() as u64) as f64;
+        self.met_steps += sum as f64 / counts.len() as f64;
         let step = after + most;
         let met = Met {
             step,
