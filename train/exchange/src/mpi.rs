@@ -201,7 +201,7 @@ impl Engine for Mpi {
         let Some(agree) = self.library.ulfm.as_ref().map(|ulfm| ulfm.agree) else { return asked };
         self.waiting.begin(Call::Commit, self.rank, std::iter::empty());
         let agreed = self.agree(agree, ok);
-        self.waiting.end();
+        self.waiting.end_with(&agreed);
         agreed
     }
 

@@ -156,7 +156,7 @@ impl Threads {
                 Ok(())
             }
         });
-        self.waiting.end();
+        self.waiting.end_with(&done);
         if done.is_err() {
             self.shared.lock().broken = true;
             self.shared.changed();
@@ -252,7 +252,7 @@ impl Engine for Threads {
             Ok(None) => {}
             Ok(Some(_)) => self.wait_for_messages(),
             Err(_) => {
-                self.waiting.end();
+                self.waiting.fail();
                 self.expected.clear();
                 self.shared.lock().broken = true;
                 self.shared.changed();

@@ -94,6 +94,15 @@ impl Waiting {
         *self.lock() = State::default();
     }
 
+    /// The call has failed: announced work lasts, and the rank at work comes to a later call.
+    pub(crate) fn fail(&self) {
+        self.lock().wait = None;
+    }
+
+    pub(crate) fn end_with<T, E>(&self, outcome: &Result<T, E>) {
+        if outcome.is_ok() { self.end() } else { self.fail() }
+    }
+
     /// Other ranks have announced work of their own.
     pub(crate) fn allow_next_call(&self, grace: Duration) {
         self.lock().grace = grace;
@@ -140,6 +149,9 @@ mod tests {
             waiting.begin(Call::Barrier, 1, 0..2);
             assert_eq!(waiting.overdue(Duration::ZERO).is_some(), is_overdue, "{grace:?}");
         }
+        waiting.fail();
+        waiting.begin(Call::Commit, 1, 0..2);
+        assert_eq!(waiting.overdue(Duration::ZERO), None, "the call before has failed");
         waiting.end();
         waiting.begin(Call::Barrier, 1, 0..2);
         assert!(waiting.overdue(Duration::ZERO).is_some());

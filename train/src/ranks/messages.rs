@@ -132,6 +132,10 @@ impl Ranks {
         }
         let own = self.if_all_succeeded(own)?;
         let all = self.gathered(bytemuck::cast_slice(&own))?;
+        if self.survives {
+            // The gather may have failed on others, which repeat it.
+            ensure!(self.all_succeeded(true)?, "another rank has not heard all");
+        }
         Ok(all.iter().flat_map(|bytes| bytemuck::pod_collect_to_vec::<u8, T>(bytes)).collect())
     }
 

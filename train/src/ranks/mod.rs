@@ -29,7 +29,7 @@ use runs::BadInput;
 use runs::directory::RunDirectory;
 
 use crate::stages::refusal;
-use survival::FailedCall;
+use survival::Failures;
 
 /// Bytes that share a round, for each rank.
 pub(crate) const BUCKET_BYTES: usize = 4 << 20;
@@ -69,7 +69,7 @@ pub(crate) struct Ranks {
     rank: usize,
     world: usize,
     survives: bool,
-    failed: Option<FailedCall>,
+    failures: Failures,
     /// The engine's costs when this thread last had it.
     costs: Costs,
     /// Time of background calls, and of waits for them.
@@ -92,7 +92,7 @@ impl Ranks {
             survives: engine.survives(),
             costs: engine.costs(),
             engine: ManuallyDrop::new(Some(engine)),
-            failed: None,
+            failures: Failures::default(),
             in_background: Duration::ZERO,
             waited: Duration::ZERO,
             layout: Layout { local, of_each: 1, stages: 1 },
@@ -286,7 +286,7 @@ pub(crate) mod tests {
     use std::thread::sleep;
 
     use anyhow::anyhow;
-    use exchange::threads::{self, Threads};
+    use exchange::threads::{self, Fault, Threads};
 
     use super::*;
     use crate::exit::is_bad_input;
@@ -332,6 +332,30 @@ pub(crate) mod tests {
             ranks.end();
             outcome.unwrap_or_else(|panic| resume_unwind(panic))
         })
+    }
+
+    #[test]
+    fn survivors_wait_for_announced_work_of_rank_0_beyond_their_patience() {
+        static EXPIRED: AtomicUsize = AtomicUsize::new(0);
+        threads::on_each(3, |engine| {
+            let expired = |_| _ = EXPIRED.fetch_add(1, Ordering::Relaxed);
+            let watchdog = Watchdog::start(engine.waiting(), Duration::from_millis(200), expired);
+            let engine = if engine.rank() == 1 { engine.with_fault(0, Fault::Die) } else { engine };
+            let _leaves = engine.leave_later();
+            let mut ranks = Ranks::over(engine, (1, 0));
+            ranks.watch_by(watchdog);
+            ranks.expect_work_of_lead();
+            if ranks.leads() {
+                sleep(Duration::from_secs(1));
+            }
+            let failed = ranks.gathered_alike(0_u8).is_err();
+            if ranks.rank() != 1 {
+                assert!(failed, "rank 1 is gone");
+                ranks.drop_lost_ranks().expect("rank 0 lives");
+            }
+            ranks.end();
+        });
+        assert_eq!(EXPIRED.load(Ordering::Relaxed), 0);
     }
 
     #[test]

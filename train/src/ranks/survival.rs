@@ -21,6 +21,17 @@ pub(super) enum FailedCall {
     Refused,
 }
 
+/// What has failed lately.
+#[derive(Debug, Default)]
+pub(super) struct Failures {
+    last: Option<FailedCall>,
+    /// Failed calls since a step ended, though all ranks lived.
+    without_loss: u32,
+}
+
+/// Calls of one step that may fail though all ranks live.
+const WITHOUT_LOSS: u32 = 3;
+
 /// Ranks lost at once, by their old numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Loss {
@@ -42,6 +53,7 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { gone, before } = self;
         match gone.as_slice() {
+            [] => f.write_str("a call failed, but no rank is gone"),
             [rank] => write!(f, "rank {rank} of {before} is gone"),
             ranks => write!(f, "ranks {ranks:?} of {before} are gone"),
         }
@@ -49,6 +61,10 @@ impl fmt::Display for Loss {
 }
 
 impl Ranks {
+    pub(crate) fn note_whole_step(&mut self) {
+        self.failures.without_loss = 0;
+    }
+
     /// Whether the others continue after a loss.
     pub(crate) fn survive(&self) -> bool {
         self.survives
@@ -56,26 +72,26 @@ impl Ranks {
 
     pub(super) fn note_failed_call<T, E>(&mut self, outcome: Result<T, E>) -> Result<T, E> {
         if outcome.is_err() {
-            self.failed = Some(FailedCall::Other);
+            self.failures.last = Some(FailedCall::Other);
         }
         outcome
     }
 
     /// Whether a call has failed since ranks were last dropped.
     pub(crate) fn have_failed(&self) -> bool {
-        matches!(self.failed, Some(FailedCall::Vote | FailedCall::Other))
+        matches!(self.failures.last, Some(FailedCall::Vote | FailedCall::Other))
     }
 
     /// Whether the last vote said no: each rank knows that all fail.
     pub(crate) fn all_know_failure(&self) -> bool {
-        self.failed == Some(FailedCall::Refused)
+        self.failures.last == Some(FailedCall::Refused)
     }
 
     /// Remembers a vote that failed or said no.
     pub(super) fn note_failed_vote(&mut self, outcome: exchange::Result<bool>) -> exchange::Result<bool> {
         match outcome {
-            Err(_) => self.failed = Some(FailedCall::Vote),
-            Ok(all) if !self.have_failed() => self.failed = (!all).then_some(FailedCall::Refused),
+            Err(_) => self.failures.last = Some(FailedCall::Vote),
+            Ok(all) if !self.have_failed() => self.failures.last = (!all).then_some(FailedCall::Refused),
             Ok(_) => {}
         }
         outcome
@@ -100,7 +116,7 @@ impl Ranks {
         }
 
         let (own, before) = (self.rank(), self.world());
-        while let Some(failed) = self.failed.take_if(|failed| *failed != FailedCall::Refused) {
+        while let Some(failed) = self.failures.last.take_if(|failed| *failed != FailedCall::Refused) {
             let engine = self.engine()?;
             if failed == FailedCall::Other {
                 // Ranks whose call succeeded see the failure in a vote.
@@ -119,7 +135,11 @@ impl Ranks {
             };
             let lives = |rank: usize| alive.iter().any(|number| *number == (rank as u64).to_le_bytes());
             ensure!(lives(0), "rank 0 is gone, which alone saves checkpoints");
-            return Ok(Some(Loss { gone: (0..before).filter(|rank| !lives(*rank)).collect(), before }));
+            let gone: Vec<usize> = (0..before).filter(|rank| !lives(*rank)).collect();
+            self.failures.without_loss = if gone.is_empty() { self.failures.without_loss + 1 } else { 0 };
+            let times = self.failures.without_loss;
+            ensure!(times <= WITHOUT_LOSS, "{times} calls of a step have failed, though all ranks live");
+            return Ok(Some(Loss { gone, before }));
         }
         Ok(None)
     }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use anyhow::Context;
 use backend_offload::{Offload, Offloadable, dry_run_requested};
 use burn::tensor::backend::Backend;
 use models::init::Holds;
@@ -64,6 +65,7 @@ fn restore_exchange(
     ranks: &mut Ranks,
     exchange: &mut Exchange,
 ) -> anyhow::Result<Restored> {
+    let checkpoint = std::path::absolute(checkpoint).context("finding the checkpoint's run")?;
     let Some(run) = checkpoint.ancestors().nth(2) else { return Ok(Restored::All) };
     let at = SavedAt { step: progress.step, losses: &progress.losses };
     let restored = exchange.restore_state(run, at, ranks)?;

@@ -94,15 +94,18 @@ impl Exchange {
         Ok(())
     }
 
-    /// Before the first step, after `step`. All ranks have equal weights.
+    /// Before the first step, after `step` of `steps`. All ranks have equal weights.
     pub(crate) fn start<B: AutodiffBackend>(
         &mut self,
         gpt: &Gpt<B>,
-        step: u64,
-        ranks: &Ranks,
+        (step, steps): (u64, u64),
+        ranks: &mut Ranks,
     ) -> anyhow::Result<()> {
         match self {
-            Self::Periodic(periodic) => periodic.start(gpt, step, ranks),
+            Self::Periodic(periodic) => {
+                periodic.open(step, steps, ranks)?;
+                periodic.start(gpt, step)
+            }
             Self::Alone | Self::Exact(_) | Self::OneBit(_) | Self::Pipeline => Ok(()),
         }
     }

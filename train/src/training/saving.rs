@@ -257,7 +257,9 @@ impl<I: Offloadable> Trainer<I> {
         if let Err(error) = saved {
             eprintln!("rank {}: {error:#}; training continues", self.ranks.rank());
         }
+        // Rank 0 may sample before it writes.
         self.ranks.expect_work(time_to_write(config));
+        self.ranks.expect_work_of_lead();
         self.ranks.all_succeeded(true)?;
         self.ranks.expect_work_of_lead();
         Ok(())

@@ -87,7 +87,8 @@ impl<I: Offloadable> Trainer<I> {
         events: &mut Events<I>,
         interrupter: &Interrupter,
     ) -> anyhow::Result<Ending> {
-        self.exchange.start(&self.model.gpt, self.session.progress.step, &self.ranks)?;
+        let Session { progress, .. } = &self.session;
+        self.exchange.start(&self.model.gpt, (progress.step, self.session.steps()), &mut self.ranks)?;
         let mut batches = loader.iter();
         let (watched, begun) = (self.watched_step(), self.session.progress.step);
         while self.session.progress.step < self.session.steps() {
@@ -120,6 +121,7 @@ impl<I: Offloadable> Trainer<I> {
             // A failed update surfaces before any later step uses its weights.
             Offload::<I>::sync(&self.device).map_err(|error| self.update_failed(step, &error))?;
             self.end_step(meter, report, events);
+            self.ranks.note_whole_step();
             if let Some(met) = met {
                 self.catch_up(&met, &mut batches)?;
             }
@@ -211,14 +213,14 @@ impl<I: Offloadable> Trainer<I> {
 
     /// Fails with `error` unless ranks are lost and the others can repeat the work.
     pub(super) fn repeat_after(&mut self, error: anyhow::Error) -> anyhow::Result<()> {
-        match self.drop_lost_ranks() {
+        match self.drop_lost_ranks(&error) {
             Ok(true) => Ok(()),
             Ok(false) => Err(error),
             Err(other) => Err(other.context(error)),
         }
     }
 
-    fn drop_lost_ranks(&mut self) -> anyhow::Result<bool> {
+    fn drop_lost_ranks(&mut self, error: &anyhow::Error) -> anyhow::Result<bool> {
         let Some(loss) = self.exchange.drop_lost_ranks(&mut self.ranks)? else { return Ok(false) };
         // States under way return first: they would keep their old number.
         self.optimizer.settle()?;
@@ -227,6 +229,9 @@ impl<I: Offloadable> Trainer<I> {
         let (step, left, before) = (self.session.progress.step, self.ranks.world(), loss.before);
         if self.ranks.leads() {
             self.say(&format!("after step {step} {loss}: {left} of {before} ranks live, and go on"));
+            if loss.gone.is_empty() {
+                self.say(&format!("{error:#}"));
+            }
         }
         self.tell("lost", &loss.record(step, left));
         Ok(true)

@@ -5,7 +5,7 @@ use std::fs;
 use safetensors::SafeTensors;
 
 use crate::program::{assert_code, assert_success, json, stderr};
-use crate::ranks::{SHARED, has_mpi};
+use crate::ranks::{SHARED, has_mpi, on, set};
 use crate::tiny::{Tiny, bits};
 
 const ONE_BIT: [&str; 2] = ["ranks.exchange=one_bit", "ranks.warm_up=2"];
@@ -94,6 +94,23 @@ fn a_run_resumes_with_its_residuals_to_the_bits_of_an_uninterrupted_one() {
         assert!(said.contains("without the residuals"), "{said}");
         assert_ne!(bits(&otherwise), whole, "{more:?}");
     }
+}
+
+/// Rank 0 samples after the last step, and the other has saved its own meanwhile.
+#[test]
+fn a_rank_waits_for_the_last_checkpoint_while_rank_0_samples() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let prompts = format!("eval.prompts={}", serde_json::json!(vec!["a"; 2000]));
+    let settings =
+        [&SHARED[..], &ONE_BIT, &["eval.max_new_tokens=24", "eval.sample_every=4", &prompts]].concat();
+    let begin = ["--config", "tiny.json", "--device", "cpu", "--json", "--out", "run", "--rank-timeout", "1"];
+    let output = tiny.train_on_ranks(&[&begin[..], &on("2"), &set(&settings)].concat());
+    assert_success(&output);
+    let seconds = json(&output)["seconds"].as_f64().expect("a number");
+    assert!(seconds > 2.0, "samples took less than the time-out: {seconds} s");
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! Ranks that exchange weights once per round: few bytes, equal weights for evaluations and saves, exact resumes.
 
 use std::fs;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::program::{assert_code, assert_success, json, stderr};
+use crate::program::{PROGRAM, assert_code, assert_success, json, stderr};
 use crate::ranks::{SHARED, has_mpi, set, signal};
 use crate::tiny::{TIGHT, Tiny, bits};
 
@@ -125,6 +126,12 @@ fn a_run_resumes_with_what_each_rank_has_to_the_bits_of_an_uninterrupted_one() {
     resumes_whole("in-f32", "ranks.changes=f32");
     let whole = resumes_whole("run", ONE_BIT);
     let sixth = "run/checkpoints/step-00000006";
+    let from_its_folder = format!(
+        "cd run/checkpoints && exec {PROGRAM} --resume step-00000006 --device cpu --json --ranks 2 --interface lo"
+    );
+    let output = tiny.run_to_end(Command::new("sh").args(["-c", &from_its_folder]));
+    assert_success(&output);
+    assert_eq!((bits(&json(&output)), stderr(&output).contains("without")), (whole.clone(), false));
 
     let momentum =
         "every rank begins with the common weights and the moments of rank 0, outer steps without momentum";
@@ -200,6 +207,12 @@ fn rounds_of_a_time_are_repeated_from_their_record() {
     };
     assert_eq!(counts("again"), counts("timed"));
     assert!(counts("timed").len() > 1, "{:?}", counts("timed"));
+
+    let longer = [&settings[..], &["ranks.round=as in timed", "train.steps=60"]].concat();
+    let output = tiny.attempt_on("2", "longer", &longer);
+    assert_code(&output, 2);
+    assert!(stderr(&output).contains("no round of 2 ranks after step 40 of 60"), "{}", stderr(&output));
+    assert_eq!(tiny.steps_taken("longer"), 0);
 }
 
 #[test]

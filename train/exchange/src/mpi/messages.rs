@@ -65,7 +65,7 @@ impl Mpi {
 
     fn unless(&mut self, failed: Option<Error>) -> Result<()> {
         let Some(error) = failed else { return Ok(()) };
-        self.waiting.end();
+        self.waiting.fail();
         self.broken = true;
         self.revoke();
         Err(error)
@@ -130,7 +130,7 @@ impl Mpi {
             std::thread::sleep(NAP);
             sent = self.forget_sent();
         }
-        self.waiting.end();
+        self.waiting.end_with(&sent);
         sent
     }
 

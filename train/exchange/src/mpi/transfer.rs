@@ -82,7 +82,7 @@ impl Mpi {
         let letters = self.letters(call, send);
         let done = letters.and_then(|letters| self.read(call, &letters, receive));
         let done = done.and_then(|()| self.parts(call, send, receive));
-        self.waiting.end();
+        self.waiting.end_with(&done);
         self.calls += 1;
         if done.is_err() {
             self.broken = true;

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use serde_json::Value;
 
-use super::Config;
+use super::{Config, Round};
 use crate::text_of;
 
 /// A key whose value differs.
@@ -86,12 +86,13 @@ impl Config {
 
     /// Makes paths absolute, for use from any folder. Refuses those that JSON cannot hold.
     pub fn resolve_paths(&mut self) -> anyhow::Result<()> {
-        let Self { data, tokenizer, memory, .. } = self;
+        let Self { data, tokenizer, memory, ranks, .. } = self;
         let paths = [&mut data.path, &mut data.val_path, &mut tokenizer.path, &mut memory.disk];
+        let recorded = if let Round::AsIn(run) = &mut ranks.round { Some(run) } else { None };
         let parts = data.mixture.iter_mut().map(|part| &mut part.path);
         let base = self.train.lora_base.iter_mut().map(|base| &mut base.path);
         let listed = data.indexes.iter_mut().flat_map(|listed| [&mut listed.index, &mut listed.set]);
-        for path in paths.into_iter().flatten().chain(parts).chain(listed).chain(base) {
+        for path in paths.into_iter().flatten().chain(parts).chain(listed).chain(base).chain(recorded) {
             *path = std::path::absolute(&path).with_context(|| format!("resolving {}", path.display()))?;
             text_of(path)?;
         }
@@ -109,6 +110,8 @@ impl Config {
         let given = paths.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?)));
         let listed = self.data.indexes.iter().flat_map(|listed| [&listed.index, &listed.set]);
         let given = given.chain(listed.map(|path| ("data.indexes", path.as_path())));
+        let recorded = if let Round::AsIn(run) = &self.ranks.round { Some(run) } else { None };
+        let given = given.chain(recorded.map(|run| ("ranks.round", run.as_path())));
         let given = given.chain(self.data.mixture.iter().map(|part| ("data.mixture", part.path.as_path())));
         given.filter(|(_, path)| !path.exists()).collect()
     }
@@ -156,6 +159,15 @@ mod tests {
         odd.data.path = Some(OsStr::from_bytes(b"/texts/caf\xe9.txt").into());
         let said = odd.resolve_paths().expect_err("no text").to_string();
         assert!(said.contains("/texts/caf") && said.contains("is not UTF-8"), "{said}");
+    }
+
+    #[test]
+    fn the_run_whose_rounds_are_repeated_is_found_from_any_folder() {
+        let mut config = config(&["ranks.exchange=rarely", "ranks.round=as in no/such/run"]);
+        config.resolve_paths().expect("text");
+        let Round::AsIn(run) = &config.ranks.round else { panic!("{:?}", config.ranks.round) };
+        assert!(run.is_absolute() && run.ends_with("no/such/run"), "{}", run.display());
+        assert_eq!(config.dead_paths(), [("ranks.round", run.as_path())]);
     }
 
     #[test]

@@ -104,6 +104,11 @@ impl Periodic {
         }
     }
 
+    /// Refuses a record of rounds that does not reach from step `after` to `until`.
+    pub(super) fn open(&mut self, after: u64, until: u64, ranks: &mut Ranks) -> anyhow::Result<()> {
+        self.rounds.open(after, until, ranks)
+    }
+
     pub(super) fn share(micro_batches: usize) -> Share {
         Share { count: micro_batches as u64, world: 1, rank: 0 }
     }
@@ -124,13 +129,7 @@ impl Periodic {
     }
 
     /// Begins after `step` with the common weights `gpt`.
-    pub(super) fn start<B: AutodiffBackend>(
-        &mut self,
-        gpt: &Gpt<B>,
-        step: u64,
-        ranks: &Ranks,
-    ) -> anyhow::Result<()> {
-        self.rounds.open(ranks.rank())?;
+    pub(super) fn start<B: AutodiffBackend>(&mut self, gpt: &Gpt<B>, step: u64) -> anyhow::Result<()> {
         let mut restored = std::mem::take(&mut self.restored);
         let share = restored.pop_back().and_then(|[share, _]| share.first().copied());
         let settings = self.settings;
@@ -153,10 +152,8 @@ impl Periodic {
         ranks: &mut Ranks,
     ) -> (Gpt<B>, anyhow::Result<Option<Met>>) {
         let is_over = at.step >= at.steps || at.diverged;
-        match self.rounds.is_over(at.step).map(|ends| ends || is_over) {
-            Ok(true) => {}
-            Ok(false) => return (gpt, Ok(None)),
-            Err(error) => return (gpt, Err(error)),
+        if !is_over && !self.rounds.is_over(at.step) {
+            return (gpt, Ok(None));
         }
         match self.end_round(&gpt, at, ranks) {
             Ok(met) => {

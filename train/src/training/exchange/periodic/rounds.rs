@@ -5,10 +5,12 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
+use runs::BadInput;
 use runs::config::Round;
 use serde_json::{Value, json};
 
 use crate::journal::{FILE, lines};
+use crate::ranks::Ranks;
 
 /// Journal records of rounds.
 pub(crate) const KIND: &str = "round";
@@ -28,12 +30,25 @@ impl Rounds {
         Self { round, rank: 0, recorded: BTreeMap::new(), begun: Instant::now(), after: 0 }
     }
 
-    /// Reads a record, if rounds follow one.
-    pub(super) fn open(&mut self, rank: usize) -> anyhow::Result<()> {
-        self.rank = rank;
-        if let Round::AsIn(run) = &self.round {
-            self.recorded = recorded(run).with_context(|| format!("`ranks.round` = \"{}\"", self.round))?;
-        }
+    /// If rounds follow a record, rank 0 reads it for all. It has to hold rounds from step `after` to `until`.
+    pub(super) fn open(&mut self, after: u64, until: u64, ranks: &mut Ranks) -> anyhow::Result<()> {
+        self.rank = ranks.rank();
+        let Round::AsIn(run) = &self.round else { return Ok(()) };
+        let world = ranks.world();
+        let told = ranks.led(|| {
+            let name = || format!("`ranks.round` = \"{}\"", self.round);
+            let rounds = recorded(run).map_err(|error| BadInput(format!("{}: {error:#}", name())))?;
+            let mut at = after;
+            while at < until {
+                let counts = rounds.get(&at).filter(|counts| counts.len() >= world && !counts.contains(&0));
+                at += counts.and_then(|counts| counts.iter().max()).ok_or_else(|| {
+                    let name = name();
+                    BadInput(format!("{name} records no round of {world} ranks after step {at} of {until}"))
+                })?;
+            }
+            Ok(serde_json::to_vec(&rounds)?)
+        })?;
+        self.recorded = serde_json::from_slice(&told).context("reading rank 0's record of rounds")?;
         Ok(())
     }
 
@@ -49,20 +64,16 @@ impl Rounds {
         self.begun.elapsed().as_secs_f64()
     }
 
-    pub(super) fn is_over(&self, step: u64) -> anyhow::Result<bool> {
+    pub(super) fn is_over(&self, step: u64) -> bool {
         let taken = step - self.after;
-        Ok(match &self.round {
+        match &self.round {
             Round::Steps(steps) => taken >= *steps,
             Round::Time(time) => self.begun.elapsed() >= *time,
-            Round::AsIn(run) => {
+            Round::AsIn(_) => {
                 let own = self.recorded.get(&self.after).and_then(|counts| counts.get(self.rank));
-                let (run, after, rank) = (run.display(), self.after, self.rank);
-                let own = own.with_context(|| {
-                    format!("`ranks.round`: {run} records no round after step {after} for rank {rank}")
-                })?;
-                taken >= *own
+                own.is_none_or(|own| taken >= *own)
             }
-        })
+        }
     }
 }
 
@@ -91,13 +102,16 @@ fn recorded(run: &Path) -> anyhow::Result<BTreeMap<u64, Vec<u64>>> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::PathBuf;
     use std::thread::sleep;
     use std::time::Duration;
 
     use super::*;
+    use crate::exit::is_bad_input;
+    use crate::ranks::tests::on_each;
 
     fn over(rounds: &Rounds, step: u64) -> bool {
-        rounds.is_over(step).expect("known")
+        rounds.is_over(step)
     }
 
     #[test]
@@ -121,18 +135,28 @@ mod tests {
         });
         let text = [&b"no text: \xff\n"[..], lines.join("\n").as_bytes(), b"\n{\"kind\":"].concat();
         fs::write(run.path().join(FILE), text).expect("written");
-        for (rank, ends) in [(0, [5, 8]), (1, [2, 9])] {
+        let ends = on_each(2, |ranks| {
             let mut rounds = Rounds::new(Round::AsIn(run.path().to_owned()));
-            rounds.open(rank).expect("a journal");
+            rounds.open(0, 9, ranks).expect("a journal");
+            let ends = if ranks.leads() { [5, 8] } else { [2, 9] };
             for (after, end) in [0, 5].into_iter().zip(ends) {
                 rounds.begin(after);
-                assert!(!over(&rounds, end - 1) && over(&rounds, end), "rank {rank} after {after}");
+                assert!(!over(&rounds, end - 1) && over(&rounds, end), "rank {} after {after}", ranks.rank());
             }
-            rounds.begin(9);
-            let error = rounds.is_over(10).expect_err("not recorded").to_string();
-            assert!(error.contains("no round after step 9"), "{error}");
-        }
-        let absent = Rounds::new(Round::AsIn(run.path().join("none"))).open(0).expect_err("no journal");
-        assert!(format!("{absent:#}").contains("reading the rounds of"), "{absent:#}");
+            [(0, 10), (1, 9)].map(|(after, until)| {
+                let error = rounds.open(after, until, ranks).expect_err("not recorded");
+                assert!(is_bad_input(&error), "{error:#}");
+                error.to_string()
+            })
+        });
+        assert!(ends[0][0].contains("no round of 2 ranks after step 9 of 10"), "{ends:?}");
+        assert!(ends[0][1].contains("no round of 2 ranks after step 1 of 9"), "{ends:?}");
+        let refused = |run: PathBuf, world| {
+            on_each(world, |ranks| {
+                Rounds::new(Round::AsIn(run.clone())).open(0, 9, ranks).expect_err("refused").to_string()
+            })
+        };
+        assert!(refused(run.path().to_owned(), 3)[0].contains("no round of 3 ranks after step 0"));
+        assert!(refused(run.path().join("none"), 1)[0].contains("reading the rounds of"));
     }
 }

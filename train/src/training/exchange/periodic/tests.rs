@@ -58,7 +58,7 @@ const AT_ONCE: Round = Round::Time(std::time::Duration::ZERO);
 fn a_round_reaches_the_others_during_the_next_one() {
     let ends = on_each(2, |ranks| {
         let mut periodic = plain(Round::Steps(3));
-        periodic.start(&model(1), 0, ranks).expect("begun");
+        periodic.start(&model(1), 0).expect("begun");
         let seed = 2 + ranks.rank() as u64;
         let trained = || model(seed);
         let (gpt, met) = periodic.meet(trained(), at(2), ranks);
@@ -94,7 +94,7 @@ fn changes_in_one_bit_arrive_over_time() {
     };
     let ends = on_each(2, |ranks| {
         let mut periodic = Periodic::new(&settings(Round::Steps(1), ChangesKind::OneBit));
-        periodic.start(&model(1), 0, ranks).expect("begun");
+        periodic.start(&model(1), 0).expect("begun");
         let (mut gpt, met) = periodic.meet(model(2 + ranks.rank() as u64), at(1), ranks);
         met.expect("no fault");
         let mut common = vec![all(&gpt)];
@@ -118,7 +118,7 @@ fn changes_in_one_bit_arrive_over_time() {
 fn the_last_meeting_waits_for_its_own_mean() {
     let ends = on_each(2, |ranks| {
         let mut periodic = plain(Round::Steps(50));
-        periodic.start(&model(1), 0, ranks).expect("begun");
+        periodic.start(&model(1), 0).expect("begun");
         let end = RoundEnd { step: 3, steps: 3, diverged: false };
         let (gpt, met) = periodic.meet(model(2 + ranks.rank() as u64), end, ranks);
         assert!(met.expect("no fault").is_some() && periodic.under_way.is_none());
@@ -133,7 +133,7 @@ fn the_last_meeting_waits_for_its_own_mean() {
 fn a_rank_counts_by_its_steps_and_goes_on_where_the_furthest_is() {
     let ends = on_each(2, |ranks| {
         let mut periodic = plain(AT_ONCE);
-        periodic.start(&model(1), 4, ranks).expect("begun");
+        periodic.start(&model(1), 4).expect("begun");
         let steps = if ranks.leads() { 3 } else { 1 };
         let (gpt, met) = periodic.meet(model(2 + ranks.rank() as u64), at(4 + steps), ranks);
         let met = met.expect("no fault").expect("they meet");
@@ -159,7 +159,7 @@ fn a_meeting_leaves_frozen_weights_as_they_were() {
     let frozen = |seed| model(seed).with_frozen(&[ParameterGroup::Embedding, ParameterGroup::Blocks]);
     let ends = on_each(3, |ranks| {
         let mut periodic = plain(Round::Steps(1));
-        periodic.start(&frozen(1), 0, ranks).expect("begun");
+        periodic.start(&frozen(1), 0).expect("begun");
         let (gpt, met) = periodic.meet(frozen(1), RoundEnd { steps: 1, ..at(1) }, ranks);
         met.expect("no fault");
         (periodic.outers.len(), all(&gpt))
@@ -171,7 +171,7 @@ fn a_meeting_leaves_frozen_weights_as_they_were() {
 fn a_rank_that_fails_within_a_round_ends_the_others_when_they_meet() {
     let ends = on_each(3, |ranks| {
         let mut periodic = plain(Round::Steps(2));
-        periodic.start(&model(1), 0, ranks).expect("begun");
+        periodic.start(&model(1), 0).expect("begun");
         let (gpt, met) = periodic.meet(model(1), at(2), ranks);
         met.expect("no fault");
         let (gpt, begun) = periodic.begin_round(gpt, ranks);
@@ -192,7 +192,7 @@ fn a_rank_that_fails_within_a_round_ends_the_others_when_they_meet() {
 fn divergence_of_one_rank_ends_the_round_of_all() {
     let ends = on_each(2, |ranks| {
         let mut periodic = plain(AT_ONCE);
-        periodic.start(&model(1), 0, ranks).expect("begun");
+        periodic.start(&model(1), 0).expect("begun");
         let (gpt, met) = periodic.meet(model(1), RoundEnd { diverged: ranks.leads(), ..at(2) }, ranks);
         (all(&gpt), met.expect("no fault").map(|met| met.diverged))
     });

@@ -267,6 +267,30 @@ fn a_run_ends_if_rank_0_is_lost_or_a_call_fails_without_a_loss() {
     }
 }
 
+/// Rank 1 has not heard what the others have.
+#[test]
+fn a_failed_call_of_an_evaluation_is_repeated_by_all_ranks() {
+    let runs = Runs::new();
+    let often = ["eval.every=1"];
+    let whole = runs.done(1, "whole", &often);
+    for at in (30..70).step_by(suite::size().pick(5, 2, 1)) {
+        let out = format!("at-{at}");
+        let ends = runs.begin(3, &out, &often, &[(1, at, Fault::Deaf)]);
+        assert!(ends.iter().all(|end| matches!(end, Ok(Ending::Done))), "call {at}: {ends:?}");
+        assert_eq!(runs.bits(&out), whole, "call {at}");
+    }
+}
+
+#[test]
+fn a_call_that_fails_again_and_again_ends_the_run_with_its_reason() {
+    let faults: Vec<_> = (60..2000).map(|at| (1, at, Fault::Fail)).collect();
+    let ends = Runs::new().begin(3, "run", &[], &faults);
+    let said = |end: &anyhow::Result<Ending>| format!("{:#}", end.as_ref().expect_err("it cannot go on"));
+    let said: Vec<String> = ends.iter().map(said).collect();
+    assert!(said.iter().all(|said| said.contains("though all ranks live")), "{said:?}");
+    assert!(said[1].contains("an injected fault"), "{said:?}");
+}
+
 #[test]
 fn survivors_wait_for_rank_0_beyond_their_patience_until_the_run_is_open_again() {
     let (expired, patience) = (Arc::new(AtomicUsize::new(0)), Duration::from_secs(1));
