@@ -58,6 +58,7 @@ pub(crate) fn survey<I: Offloadable>(
         speed_cache::speeds(speed_cache::file().as_deref(), Key::new(place, work.clone()), measuring, measure)
     };
 
+    let speeds = speeds.of_one(ranks_here as f64, place.shares_host);
     Ok(Machine {
         device: place.name.clone(),
         device_total: place.memory.map(|memory| memory.total),

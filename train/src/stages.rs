@@ -14,6 +14,22 @@ pub(crate) fn stage_of(stages: &[Stage], part: Part) -> usize {
     stages.iter().position(|stage| stage.has(part)).expect("each part has a stage")
 }
 
+/// What happens where ranks, or pipelines of several `stages`, outnumber the micro-batches of a step.
+pub(crate) fn idle_ranks(micro_batches: usize, ranks: usize, stages: usize) -> Option<String> {
+    let (world, what) = (ranks / stages, if stages > 1 { "pipelines" } else { "ranks" });
+    (world > micro_batches).then(|| {
+        format!(
+            "{world} {what} share {micro_batches} micro-batches of a step, so some have nothing to do; raise \
+             `train.accumulate` and lower `train.micro_batch`"
+        )
+    })
+}
+
+/// Local steps need a micro-batch on each rank.
+pub(crate) fn refused(idle_ranks: String) -> String {
+    idle_ranks + ". With `ranks.exchange` = \"rarely\" every rank needs one"
+}
+
 /// One process has no stages.
 pub(crate) fn refusal(ranks: usize, count: usize) -> Option<String> {
     (ranks > 1 && !ranks.is_multiple_of(count)).then(|| {

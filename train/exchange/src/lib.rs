@@ -29,8 +29,8 @@
 //!
 //! | | bytes that each of `n` ranks sends for `b` bytes of gradients | result |
 //! |---|---|---|
-//! | [`Exact`] | `2 (n - 1) / n × b` each step; over the network `1 / k` of it with `k` ranks a host | the bits of one rank, see [`Pairwise`] |
-//! | [`Bf16`] | half of that | two roundings from exact |
+//! | [`Exact`] | `2 (n - 1) / n × b` each step; over the network `1 / k` of it with `k` ranks a host; more where a rank's items leave several sums | the bits of one rank, see [`Pairwise`] |
+//! | [`Bf16`] | `(n - 1) / n × b` each step, over the network, too | two roundings from exact |
 //! | [`OneBit`] | a 30th of `Exact`, after a warm-up | close to exact over many steps |
 //! | [`Outer`] | as `Exact`, once a round of local steps | local steps and an outer optimizer, a round late |
 //!

@@ -39,6 +39,19 @@ pub(super) struct Speeds {
     pub(super) disk_bytes_per_second: Option<[f64; 2]>,
 }
 
+impl Speeds {
+    /// Of one of several equal processes that use the machine together. A device is one process's own, unless it is the
+    /// host.
+    pub(super) fn of_one(self, processes: f64, shares_host: bool) -> Self {
+        let own = |speed: Option<f64>| speed.map(|speed| if shares_host { speed / processes } else { speed });
+        Self {
+            flops_per_second: own(self.flops_per_second),
+            link_bytes_per_second: own(self.link_bytes_per_second),
+            disk_bytes_per_second: self.disk_bytes_per_second.map(|ways| ways.map(|speed| speed / processes)),
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -194,6 +207,23 @@ mod tests {
 
     fn entry(key: Key) -> Entry {
         Entry { key, measured: 7, speeds: SPEEDS }
+    }
+
+    #[test]
+    fn processes_on_one_machine_share_its_cores_and_disk_but_each_has_its_card() {
+        let all = Speeds {
+            flops_per_second: Some(8.0),
+            link_bytes_per_second: Some(4.0),
+            disk_bytes_per_second: Some([2.0, 6.0]),
+        };
+        let [on_cpu, on_cards] = [true, false].map(|shares_host| all.of_one(2.0, shares_host));
+        let disk = Some([1.0, 3.0]);
+        let own = |flops, link| Speeds {
+            flops_per_second: Some(flops),
+            link_bytes_per_second: Some(link),
+            disk_bytes_per_second: disk,
+        };
+        assert_eq!((on_cpu, on_cards), (own(4.0, 2.0), own(8.0, 4.0)));
     }
 
     #[test]

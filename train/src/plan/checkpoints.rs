@@ -5,15 +5,14 @@
 use runs::config::Config;
 
 pub(super) fn most(config: &Config) -> u64 {
-    let rules = &config.checkpoint;
-    let saves = Saves {
-        before: config.train.steps.max(1),
-        every: rules.every,
-        evaluated: config.eval.every,
-        keep_last: rules.keep_last as u64,
-        keep_every: rules.keep_every.unwrap_or(0),
-    };
+    let saves = Saves::of(config);
     saves.with_latest_best().max(saves.with_old_best().unwrap_or(0)).saturating_add(1)
+}
+
+/// Saves of a run, its last included.
+pub(super) fn saves(config: &Config) -> u64 {
+    let saves = Saves::of(config);
+    saves.saved(saves.before - 1) + 1
 }
 
 /// Saves before the last step. A period of 0 means never.
@@ -26,6 +25,17 @@ struct Saves {
 }
 
 impl Saves {
+    fn of(config: &Config) -> Self {
+        let rules = &config.checkpoint;
+        Self {
+            before: config.train.steps.max(1),
+            every: rules.every,
+            evaluated: config.eval.every,
+            keep_last: rules.keep_last as u64,
+            keep_every: rules.keep_every.unwrap_or(0),
+        }
+    }
+
     fn with_latest_best(&self) -> u64 {
         let all = self.saved(self.before - 1);
         let latest = all.min(self.keep_last);

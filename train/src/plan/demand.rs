@@ -4,8 +4,10 @@
 //! and the backward pass (all gradients). A spilled weight leaves once a step: its host copy stays valid until its
 //! update.
 
+use std::ops::Range;
+
 use exchange::Share;
-use models::{Chunks, Footprint, InputForm};
+use models::{Chunks, Footprint, InputForm, ParameterInfo};
 use runs::config::{Config, ExchangeKind, OptimizerKind, ShardKind};
 
 use super::exchanged::Exchanged;
@@ -14,6 +16,8 @@ use super::learned::Learned;
 use super::operations::Operations;
 use super::placement::{Placement, largest_block_matrix};
 use super::{NARROW, WIDE};
+use crate::parameters::{Home, home};
+use crate::rule::keeps_second_moment;
 
 /// Tensors of the MLP's width in a pass, besides the tape.
 const WIDE_IN_PASS: u64 = 4;
@@ -231,7 +235,6 @@ impl Demand {
         let [passing, late] =
             [passing.max(loss), passing].map(|bytes| bytes.saturating_add(decoded).max(coding_temporaries));
 
-        let sums = sums_held(config, ranks);
         let largest = placement.largest_tensor(config, footprint);
         let stepped = placement.largest_on_device(config, learns);
         let updates = UpdateBytes::new(config, &placement, operations, stepped);
@@ -273,7 +276,11 @@ impl Demand {
         let drawn = 2 * WIDE * footprint.largest_tensor;
         // Whole parameters are divided: one rank has the largest.
         let all = placement.device_state_bytes();
-        let state = if has_owners { all.div_ceil(ranks as u64).max(2 * stepped) } else { all };
+        let state = if has_owners {
+            all.div_ceil(ranks as u64).max(2 * stepped).max(owned_state(config, ranks))
+        } else {
+            all
+        };
 
         let part = |kind, at, returns, leaves| Part { kind, at, returns, leaves };
         let parts = vec![
@@ -303,9 +310,13 @@ impl Demand {
             placement,
             streamed,
             passes,
-            exchanged: Exchanged::new(config, (&placement, gathered), ranks, sums, window),
+            exchanged: Exchanged::new(config, (&placement, gathered), ranks, window),
             kept_inputs: inputs_of_segments(config, footprint, learns).saturating_mul(under_way),
         }
+    }
+
+    pub(super) fn groups(&self) -> u64 {
+        self.passes.groups
     }
 
     pub(super) fn working_set(&self) -> u64 {
@@ -418,6 +429,24 @@ fn kept_inputs(form: InputForm, bytes: u64) -> u64 {
     }
 }
 
+/// Muon's moments on the device, of the rank with most: owners are balanced by elements, and tables have two moments.
+fn owned_state(config: &Config, ranks: usize) -> u64 {
+    let rule = config.train.optimizer;
+    if rule != OptimizerKind::Muon {
+        return 0;
+    }
+    let parameters = config.model.parameters();
+    let sizes: Vec<u64> = parameters.iter().map(ParameterInfo::elements).collect();
+    let mut owned = vec![0; ranks];
+    for (parameter, owner) in parameters.iter().zip(exchange::shards(&sizes, ranks)) {
+        if home(config, parameter) == Home::Device {
+            let second = keeps_second_moment(rule, &parameter.name, parameter.shape.len());
+            owned[owner] += WIDE * parameter.elements() * (1 + u64::from(second));
+        }
+    }
+    owned.into_iter().max().unwrap_or(0)
+}
+
 /// In the rare exchange, ranks sum alone.
 fn sums_held(config: &Config, ranks: usize) -> u64 {
     let micro_batches = config.train.accumulate as u64;
@@ -428,10 +457,19 @@ fn sums_held(config: &Config, ranks: usize) -> u64 {
 }
 
 fn sums_between(config: &Config, ranks: usize, passes: Passes) -> u64 {
-    if ranks == 1 && passes.together > 1 {
+    if passes.together == 1 {
+        return sums_held(config, ranks);
+    }
+    if ranks == 1 || config.ranks.exchange == ExchangeKind::Rarely {
         return sums_of_gradients(passes.groups, 1);
     }
-    sums_held(config, ranks)
+    let (count, most) = (config.train.accumulate as u64, config.train.together.count().unwrap_or(1));
+    let held = |rank| {
+        let share = Share { count, world: ranks, rank };
+        let after = |group: Range<usize>| share.held(group.end as u64) as u64;
+        share.groups(most).into_iter().map(after).max().unwrap_or(0)
+    };
+    (0..ranks).map(held).max().unwrap_or(0)
 }
 
 /// At once: the rest are folded while the last one arrives.

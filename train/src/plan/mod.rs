@@ -6,6 +6,7 @@ mod checkpoints;
 mod choice;
 mod demand;
 mod described_machine;
+mod exchange_time;
 mod exchanged;
 mod gathered;
 mod learned;
@@ -34,12 +35,13 @@ pub(crate) use measured::Measured;
 pub(crate) use states_on_disk::StatesOnDisk;
 
 use demand::Demand;
+use exchange_time::ExchangeTime;
 use exchanged::Exchanged;
 use learned::Learned;
 use models::Footprint;
 use replay::Replayed;
 use runs::BadInput;
-use runs::config::{Amount, Config, ExchangeKind, RanksSection, Together};
+use runs::config::{Amount, Config, RanksSection, Together};
 use serde::Serialize;
 use stage::OfRank;
 
@@ -88,6 +90,9 @@ pub(crate) struct Plan {
     /// Share of a step that a rank of a pipeline idles.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bubble: Option<f64>,
+    /// Over ranks whose link is known.
+    #[serde(skip)]
+    exchange: Option<ExchangeTime>,
     #[serde(skip)]
     ranks: RanksSection,
     /// Seconds per step for a rank's arithmetic without copies.
@@ -122,6 +127,8 @@ pub(crate) struct Plan {
     pub(crate) checkpoint_bytes: u64,
     /// Beside a checkpoint, all ranks together.
     pub(crate) own_bytes: u64,
+    #[serde(skip)]
+    own_files: u64,
     /// The most at once, including the one being written.
     pub(crate) checkpoints: u64,
     /// Upper limit; `None` without an index or a known text size.
@@ -290,7 +297,7 @@ impl Plan {
         let budget = machine.device_budget.unwrap_or(u64::MAX);
         let spilled = demand.spilled(budget);
         let [streamed_in, streamed_out] = demand.streamed(&spilled);
-        let Exchanged { sent, carried, link_in, link_out, residuals } =
+        let Exchanged { sent, carried, exact, link_in, link_out, residuals } =
             demand.exchanged.beside(*crossing, *waiting);
         let [leaves, returns] = demand.moved(&spilled);
         let bytes_in = returns.saturating_add(streamed_in).saturating_add(link_in);
@@ -302,6 +309,8 @@ impl Plan {
         let (working_set, checkpoints) = (demand.working_set(), checkpoints::most(config));
         let (checkpoint_bytes, own_bytes) =
             (saved::checkpoint_bytes(config), saved::own_bytes(config, machine.ranks()));
+        // Two stay, while the next is written.
+        let own_files = checkpoints.max(3).min(checkpoints::saves(config));
         let (stays, spills) = (working_set.min(budget), working_set.saturating_sub(budget));
         let LowerTiers { states_on_disk, optimizer_host_bytes, optimizer_disk_bytes, sinks, disk } =
             LowerTiers::divide(own, among, all_on_host, (spills, demand.least, pinned), [leaves, returns]);
@@ -314,6 +323,11 @@ impl Plan {
             let seconds = if bytes == 0 { 0.0 } else { bytes as f64 / machine.link_bytes_per_second? };
             Some(seconds / compute_seconds?)
         };
+
+        let exchange = machine.send_seconds(carried).zip(machine.send_seconds(exact)).zip(compute_seconds);
+        let exchange = exchange.filter(|_| machine.ranks() > 1).map(|((sends, exact), compute)| {
+            ExchangeTime::new(config, [sends, exact], compute, demand.groups())
+        });
 
         let disk_share = disk.seconds.unwrap_or(0.0) / compute_seconds.unwrap_or(f64::INFINITY);
         let link_share = times_compute(bytes_in.max(bytes_out));
@@ -350,6 +364,7 @@ impl Plan {
             send_seconds: machine.send_seconds(carried),
             residual_bytes: residuals,
             bubble: *bubble,
+            exchange,
             ranks: config.ranks.clone(),
             compute_seconds,
             slowdown_hidden: hidden.map(|share| share.max(1.0)),
@@ -370,11 +385,12 @@ impl Plan {
             host_bytes,
             checkpoint_bytes,
             own_bytes,
+            own_files,
             checkpoints,
             index_bytes: None,
             disk_bytes: checkpoint_bytes
                 .saturating_mul(checkpoints)
-                .saturating_add(own_bytes.saturating_mul(checkpoints.max(2))),
+                .saturating_add(own_bytes.saturating_mul(own_files)),
             data: None,
             replayed: None,
             looks_up: config.model.longest_match,
@@ -407,18 +423,23 @@ impl Plan {
         &self.refusals
     }
 
-    /// With all copies and the ranks' exchange behind arithmetic, and with all waited for.
+    /// With copies and the ranks' exchange behind arithmetic as far as possible, and with all waited for.
     pub(crate) fn step_seconds(&self) -> Option<(f64, f64)> {
+        let step = self.bounds()?;
+        let [fast, slow] = self.exchange.as_ref().map_or(step, |exchange| exchange.step(step));
+        Some((fast, slow))
+    }
+
+    /// Of all steps, as [`step_seconds`](Self::step_seconds).
+    pub(super) fn run_seconds(&self) -> Option<(f64, f64)> {
+        let step = self.bounds()?;
+        let alone = step.map(|seconds| seconds * self.steps as f64);
+        let [fast, slow] = self.exchange.as_ref().map_or(alone, |exchange| exchange.run(self.steps, step));
+        Some((fast, slow))
+    }
+
+    fn bounds(&self) -> Option<[f64; 2]> {
         let seconds = self.compute_seconds?;
-        let (hidden, waiting) = (seconds * self.slowdown_hidden?, seconds * self.slowdown_waiting?);
-        let sends = self.send_seconds.unwrap_or(0.0);
-        Some(match (self.ranks.exchange, self.ranks.round.steps()) {
-            // Beside the next steps.
-            (ExchangeKind::Rarely, None) => (hidden, waiting),
-            (ExchangeKind::Rarely, Some(_)) => (hidden.max(sends), waiting.max(sends)),
-            (ExchangeKind::Exact | ExchangeKind::Bf16 | ExchangeKind::OneBit, _) => {
-                (hidden.max(sends), waiting + sends)
-            }
-        })
+        Some([seconds * self.slowdown_hidden?, seconds * self.slowdown_waiting?])
     }
 }

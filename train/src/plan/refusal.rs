@@ -2,7 +2,9 @@
 
 use backend_offload::Bytes;
 use models::{Compute, Footprint};
-use runs::config::{Config, OptimizerKind, PlacementKind, StateKind, StreamKind, TrainSection};
+use runs::config::{
+    Config, ExchangeKind, OptimizerKind, PlacementKind, ShardKind, StateKind, StreamKind, TrainSection,
+};
 
 use super::Plan;
 use super::demand::Demand;
@@ -11,6 +13,9 @@ use crate::stages;
 pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint: &Footprint) -> Vec<String> {
     let machine = &plan.machine;
     let mut refusals: Vec<_> = stages::refusal(machine.ranks(), plan.ranks.pipeline).into_iter().collect();
+    if plan.ranks.exchange == ExchangeKind::Rarely {
+        refusals.extend(stages::idle_ranks(plan.accumulate, machine.ranks(), 1).map(stages::refused));
+    }
     if let Some(budget) = machine.device_budget.filter(|budget| *budget < demand.least) {
         refusals.push(format!(
             "the device budget of {} is below what one operation needs, at least {}; raise `memory.device_budget` \
@@ -108,6 +113,10 @@ pub(super) fn index_refusal(plan: &Plan, bytes: u64) -> Option<String> {
 pub(super) fn notes(plan: &Plan, train: &TrainSection) -> Vec<String> {
     let machine = &plan.machine;
     let mut notes = Vec::new();
+    if plan.ranks.exchange != ExchangeKind::Rarely {
+        let stages = plan.bubble.map_or(1, |_| plan.ranks.pipeline);
+        notes.extend(stages::idle_ranks(plan.accumulate, machine.ranks(), stages));
+    }
     let warmup = train.schedule.warmup;
     if warmup.is_cut(train.steps) {
         notes.push(format!(
@@ -194,6 +203,20 @@ fn remedies(plan: &Plan, config: &Config, footprint: &Footprint) -> Vec<String> 
         let mut narrower = config.clone();
         narrower.memory.optimizer_state = narrowest;
         changes.push((format!("`memory.optimizer_state` = \"{name}\""), narrower));
+    }
+
+    // In a pipeline, `ranks` has another meaning.
+    let sums_exactly = matches!(config.ranks.exchange, ExchangeKind::Exact | ExchangeKind::Bf16);
+    if plan.machine.ranks() > 1 && plan.bubble.is_none() && sums_exactly && !memory.shard.has_owners() {
+        for (kind, name) in [(ShardKind::States, "states"), (ShardKind::Weights, "weights")] {
+            let mut divided = config.clone();
+            divided.memory.shard = kind;
+            let allowed = kind == ShardKind::States
+                || (config.train.recompute.is_some() && config.train.freeze.is_empty());
+            if allowed && config.train.lora.is_none() {
+                changes.push((format!("`memory.shard` = \"{name}\""), divided));
+            }
+        }
     }
 
     let mut remedies = Vec::new();

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use backend_offload::Bytes;
-use runs::config::{ChangesKind, ExchangeKind, Round};
+use runs::config::{ChangesKind, ExchangeKind};
 
 use super::{Epoch, INDEX_BYTES_PER_TOKEN, Plan};
 use crate::figures::{duration, grouped, si};
@@ -133,10 +133,9 @@ impl Plan {
             format!("{bytes_in} in and {bytes_out} out per step{}{}", link.unwrap_or_default(), self.source())
         };
         lines.push(("link", moved));
-        if let (Some(hidden), Some(waiting), Some((fast, slow))) =
-            (self.slowdown_hidden, self.slowdown_waiting, self.step_seconds())
+        if let (Some(hidden), Some(waiting), Some((fast, slow)), Some((least, most))) =
+            (self.slowdown_hidden, self.slowdown_waiting, self.step_seconds(), self.run_seconds())
         {
-            let all = |step: f64| duration(step * self.steps as f64);
             let text = if self.replayed.is_some() {
                 format!("{waiting:.2}× (replayed)")
             } else if waiting > 1.0 {
@@ -150,7 +149,7 @@ impl Plan {
                 format!(
                     "at best {} per step, {} in all{}",
                     span(fast, slow, duration),
-                    span(fast, slow, all),
+                    span(least, most, duration),
                     self.source()
                 ),
             ));
@@ -186,7 +185,7 @@ impl Plan {
     fn own(&self) -> String {
         match self.own_bytes {
             0 => String::new(),
-            own => format!(", beside each {} of the ranks' own", Bytes(own)),
+            own => format!(", with {} times {} of the ranks' own", self.own_files, Bytes(own)),
         }
     }
 
@@ -228,7 +227,13 @@ impl Plan {
     }
 
     fn ranks(&self) -> Option<(&'static str, String)> {
-        let (ranks, sent) = (self.machine.ranks(), Bytes(self.bytes_sent_per_step));
+        let ranks = self.machine.ranks();
+        // Of an exchange, which ends a step or a round.
+        let steps = match self.ranks.exchange {
+            ExchangeKind::Rarely => self.ranks.round.steps().unwrap_or(1),
+            _ => 1,
+        };
+        let sent = Bytes(self.bytes_sent_per_step.saturating_mul(steps));
         let all = self.accumulate;
         let stages = self.bubble.map_or(1, |_| self.ranks.pipeline);
         let most = all.div_ceil(ranks / stages);
@@ -238,16 +243,13 @@ impl Plan {
         };
         let under_way = if stages > 1 { "messages under way" } else { "gradients under way" };
         let [after, beside] = match self.ranks.exchange {
-            ExchangeKind::Exact | ExchangeKind::Bf16 => [String::new(), takes(under_way)],
+            ExchangeKind::Exact | ExchangeKind::Bf16 => [" per step".to_owned(), takes(under_way)],
             // 4 bytes per number in the first steps, then one bit.
             ExchangeKind::OneBit => {
-                [format!(" after {} exact steps", grouped(self.ranks.warm_up)), takes("residuals")]
+                [format!(" per step after {} exact steps", grouped(self.ranks.warm_up)), takes("residuals")]
             }
             ExchangeKind::Rarely => {
-                let sent = match &self.ranks.round {
-                    Round::Steps(steps) => format!(" on average, all of it after every {}", grouped(*steps)),
-                    round => format!(" at most, all of it once per round (\"{round}\")"),
-                };
+                let sent = format!(" after every round (\"{}\")", self.ranks.round);
                 let what = match self.ranks.changes {
                     ChangesKind::F32 => "common and own weights, and momentum,",
                     ChangesKind::OneBit => "common and own weights, momentum and residuals",
@@ -258,7 +260,8 @@ impl Plan {
 
         let time = match (self.send_seconds, self.machine.network_bytes_per_second) {
             (Some(seconds), Some(speed)) => {
-                format!("{} at {} for the busiest card", duration(seconds), si(speed, "B/s"))
+                let seconds = duration(seconds * steps as f64);
+                format!("{seconds} at {} for the busiest card", si(speed, "B/s"))
             }
             _ => "whose time --link-between shows".to_owned(),
         };
@@ -269,7 +272,7 @@ impl Plan {
         let idle =
             self.bubble.map_or(String::new(), |bubble| format!(", idle {:.0} % of a step", 100.0 * bubble));
         let text = format!(
-            "{ranks}{pipelines}, each with at most {most} of {all} micro-batches{idle}; {sent} sent by each per step{after}, {time}{beside}"
+            "{ranks}{pipelines}, each with at most {most} of {all} micro-batches{idle}; {sent} sent by each{after}, {time}{beside}"
         );
         (ranks > 1).then_some(("ranks", text))
     }

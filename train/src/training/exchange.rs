@@ -23,6 +23,7 @@ use crate::data::{StepData, counted};
 use crate::optimizer::{HostPart, Owners, Passes, WeightWindow};
 use crate::progress::Report;
 use crate::ranks::{Loss, Pair, Pairs, Ranks, SavedAt};
+use crate::stages;
 
 use exact::{Exact, Wire};
 use one_bit::OneBit;
@@ -74,19 +75,10 @@ impl Exchange {
 
     /// An error for local steps, else a warning.
     pub(crate) fn check_shares(&self, micro_batches: usize, ranks: &Ranks) -> anyhow::Result<()> {
-        let world = ranks.share(micro_batches).world;
-        if world <= micro_batches {
-            return Ok(());
-        }
-        let what = if ranks.form_pipelines() { "pipelines" } else { "ranks" };
-        let text = format!(
-            "{world} {what} share {micro_batches} micro-batches of a step, so some have nothing to do; raise \
-             `train.accumulate` and lower `train.micro_batch`"
-        );
+        let stages = if ranks.form_pipelines() { ranks.stages() } else { 1 };
+        let Some(text) = stages::idle_ranks(micro_batches, ranks.world(), stages) else { return Ok(()) };
         if matches!(self, Self::Periodic(_)) {
-            return Err(
-                BadInput(format!("{text}. With `ranks.exchange` = \"rarely\" every rank needs one")).into()
-            );
+            return Err(BadInput(stages::refused(text)).into());
         }
         if ranks.leads() {
             eprintln!("{text}");

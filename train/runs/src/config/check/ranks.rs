@@ -33,21 +33,22 @@ impl Refusals {
         }
         let mut refuse = |is_refused: bool, key: &'static str, why: &str| {
             if is_refused {
-                let text = format!("`ranks.pipeline` = {stages} {why}, or the former to 1");
+                let or = if key == "model.n_layer" { "" } else { ", or `ranks.pipeline` to 1" };
+                let text = format!("`ranks.pipeline` = {stages} {why}{or}");
                 self.add(&["ranks.pipeline", key], text);
             }
         };
         refuse(
             train.recompute.is_none(),
             "train.recompute",
-            "divides segments of recomputed blocks, and `train.recompute` = null makes none; set that to 1",
+            "divides segments of recomputed blocks, and `train.recompute` = null makes none; set `train.recompute` to 1",
         );
         let (blocks, segments) = (model.n_layer, model.n_layer.div_ceil(train.recompute.unwrap_or(1).max(1)));
         let too_few =
-            format!("needs a segment for each stage, and `train.recompute` makes {segments}; set that to 1");
+            format!("needs a segment for each stage, and `train.recompute` makes {segments}; set it to 1");
         refuse(segments < stages && stages <= blocks, "train.recompute", &too_few);
         let too_deep =
-            format!("needs a block for each stage, and the model has {blocks}; set the former to {blocks}");
+            format!("needs a block for each stage, and the model has {blocks}; set it to at most {blocks}");
         refuse(stages > blocks, "model.n_layer", &too_deep);
         refuse(
             memory.device_blocks > 0,
