@@ -130,6 +130,14 @@ fn measure(
     windows.failure().map_or(Ok(all), |failure| Err(failure.into()))
 }
 
+fn readable(windows: &ValidationWindows, tokenizer: &Tokenizer, batches: Range<usize>) -> anyhow::Result<()> {
+    for index in batches {
+        let Some(batch) = windows.get(index) else { break };
+        bytes(tokenizer, batch.counted_targets())?;
+    }
+    windows.failure().map_or(Ok(()), |failure| Err(failure.into()))
+}
+
 fn passes(windows: &ValidationWindows, batches: Range<usize>) -> u64 {
     let of_batch = |index: usize| {
         let fresh = windows.get(index).and_then(|batch| windows.without_copies(index, &batch));
@@ -196,6 +204,8 @@ fn measured_by_stages<B: Backend>(
     observe: impl FnMut(&Validation),
     ranks: &mut Ranks,
 ) -> anyhow::Result<Vec<Measured>> {
+    // Stages wait for each other's batches, so all have to know.
+    ranks.if_all_succeeded(readable(windows, tokenizer, batches.clone()))?;
     let mut stage = Measuring::begin(model, ranks)?;
     let measured = measure(|batch| stage.step(&batch), windows, tokenizer, batches, observe);
     stage.end(measured, ranks)

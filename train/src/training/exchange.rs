@@ -219,6 +219,18 @@ impl Exchange {
         }
     }
 
+    /// Whether all ranks lack the data of a step, as is usual: each reads all of it.
+    pub(super) fn all_lack_data(&self, ranks: &mut Ranks) -> bool {
+        match self {
+            Self::Alone => true,
+            // Within a round ranks agree on nothing.
+            Self::Periodic(_) => false,
+            Self::Exact(_) | Self::OneBit(_) | Self::Pipeline => {
+                ranks.all_succeeded(false).is_ok_and(|all| !all)
+            }
+        }
+    }
+
     /// Tokens of all ranks over those at this rank's pace.
     pub(super) fn pace(&self) -> f64 {
         match self {

@@ -193,9 +193,9 @@ impl<I: Offloadable> Trainer<I> {
         failure.map_or_else(|| anyhow!("the training data ended early"), Into::into)
     }
 
-    /// Saves the steps since `begun`. Ranks cannot: the others are in the next step already.
+    /// Saves the steps since `begun`, unless other ranks are in the next step already.
     fn saved_without_data(&mut self, begun: u64) -> anyhow::Error {
-        let save = self.ranks.is_alone() && self.session.progress.step > begun;
+        let save = self.exchange.all_lack_data(&mut self.ranks) && self.session.progress.step > begun;
         let error = self.no_data();
         self.saved_before(error, Due { save, ..Due::default() })
     }

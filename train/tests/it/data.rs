@@ -3,6 +3,7 @@
 use std::fs;
 
 use crate::program::{assert_code, assert_success, json, last_words, stderr, write_text};
+use crate::ranks::{SHARED, has_mpi};
 use crate::tiny::{Tiny, bits};
 
 #[test]
@@ -149,6 +150,29 @@ fn a_token_that_cannot_be_read_costs_no_step_before_it() {
         tiny.attempt("run", &[data, r#"tokenizer={"kind":"file","path":"set"}"#, "eval.questions=[]"]);
     assert_code(&output, 1);
     assert!(last_words(&output, tiny.path()).contains("set/train-00000.bin"), "{}", stderr(&output));
+    assert_eq!((tiny.losses("run").len(), tiny.whole_checkpoints("run")), (2, vec![2]));
+}
+
+/// All ranks read the token. Then rank 0 saves, and the others wait for it.
+#[test]
+fn a_token_that_no_rank_can_read_costs_no_step_before_it() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    write_text(&tiny.join("book.txt"), 400);
+    let prepare = ["prepare", "--input", "book.txt", "--tokenizer", "bytes", "--out", "set"];
+    assert_success(&tiny.train(&prepare));
+    // Step 3 reads tokens 256 to 384, which follow a header.
+    let shard = tiny.join("set/train-00000.bin");
+    let mut bytes = fs::read(&shard).expect("reading");
+    bytes[1024 + 2 * 300..][..2].fill(0xFF);
+    fs::write(&shard, bytes).expect("writing");
+    let data = r#"data={"source":"shards","path":"set","shuffle":false}"#;
+    let settings = [data, r#"tokenizer={"kind":"file","path":"set"}"#, "eval.questions=[]"];
+    let output = tiny.attempt_on("2", "run", &[&SHARED[..], &settings].concat());
+    assert_code(&output, 1);
+    assert!(stderr(&output).contains("set/train-00000.bin"), "{}", stderr(&output));
     assert_eq!((tiny.losses("run").len(), tiny.whole_checkpoints("run")), (2, vec![2]));
 }
 
