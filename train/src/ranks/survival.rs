@@ -108,6 +108,13 @@ impl Ranks {
         _ = self.all_succeeded(false);
     }
 
+    fn count_failure(&mut self, all_live: bool) -> anyhow::Result<()> {
+        let times = if all_live { self.failures.without_loss + 1 } else { 0 };
+        self.failures.without_loss = times;
+        ensure!(times <= WITHOUT_LOSS, "{times} calls of a step have failed, though all ranks live");
+        Ok(())
+    }
+
     /// Drops lost ranks after a failed call. `None` if no call failed, or the engine cannot. The work must be repeated
     /// from a state that all living ranks share.
     pub(crate) fn drop_lost_ranks(&mut self) -> anyhow::Result<Option<Loss>> {
@@ -117,6 +124,7 @@ impl Ranks {
 
         let (own, before) = (self.rank(), self.world());
         while let Some(failed) = self.failures.last.take_if(|failed| *failed != FailedCall::Refused) {
+            let world = self.world;
             let engine = self.engine()?;
             if failed == FailedCall::Other {
                 // Ranks whose call succeeded see the failure in a vote.
@@ -129,16 +137,17 @@ impl Ranks {
             self.layout.of_each = 1;
             let alive = match self.gathered(&(own as u64).to_le_bytes()) {
                 Ok(alive) => alive,
-                // Another rank was lost.
-                Err(_) if self.have_failed() => continue,
+                // Another rank was lost, or this call failed, too.
+                Err(_) if self.have_failed() => {
+                    self.count_failure(self.world == world)?;
+                    continue;
+                }
                 Err(error) => return Err(error),
             };
             let lives = |rank: usize| alive.iter().any(|number| *number == (rank as u64).to_le_bytes());
             ensure!(lives(0), "rank 0 is gone, which alone saves checkpoints");
             let gone: Vec<usize> = (0..before).filter(|rank| !lives(*rank)).collect();
-            self.failures.without_loss = if gone.is_empty() { self.failures.without_loss + 1 } else { 0 };
-            let times = self.failures.without_loss;
-            ensure!(times <= WITHOUT_LOSS, "{times} calls of a step have failed, though all ranks live");
+            self.count_failure(gone.is_empty())?;
             return Ok(Some(Loss { gone, before }));
         }
         Ok(None)

@@ -1,6 +1,7 @@
 //! One bit per element between ranks: a thirtieth of the bytes, equal weights, residuals that survive a stop.
 
 use std::fs;
+use std::time::Instant;
 
 use safetensors::SafeTensors;
 
@@ -96,23 +97,6 @@ fn a_run_resumes_with_its_residuals_to_the_bits_of_an_uninterrupted_one() {
     }
 }
 
-/// Rank 0 samples after the last step, and the other has saved its own meanwhile.
-#[test]
-fn a_rank_waits_for_the_last_checkpoint_while_rank_0_samples() {
-    if !has_mpi() {
-        return;
-    }
-    let tiny = Tiny::new();
-    let prompts = format!("eval.prompts={}", serde_json::json!(vec!["a"; 2000]));
-    let settings =
-        [&SHARED[..], &ONE_BIT, &["eval.max_new_tokens=24", "eval.sample_every=4", &prompts]].concat();
-    let begin = ["--config", "tiny.json", "--device", "cpu", "--json", "--out", "run", "--rank-timeout", "1"];
-    let output = tiny.train_on_ranks(&[&begin[..], &on("2"), &set(&settings)].concat());
-    assert_success(&output);
-    let seconds = json(&output)["seconds"].as_f64().expect("a number");
-    assert!(seconds > 2.0, "samples took less than the time-out: {seconds} s");
-}
-
 #[test]
 fn residuals_that_do_not_fit_the_ranks_are_dropped_with_a_note() {
     if !has_mpi() {
@@ -164,6 +148,27 @@ fn one_bit_with_sharded_moments_is_refused_by_name() {
 
 mod gate {
     use super::*;
+
+    /// Rank 0 samples after the last step, and the other has saved its own meanwhile.
+    #[test]
+    #[ignore = "gate: samples for seconds"]
+    fn a_rank_waits_for_the_last_checkpoint_while_rank_0_samples() {
+        if !has_mpi() {
+            return;
+        }
+        let tiny = Tiny::new();
+        let prompts = format!("eval.prompts={}", serde_json::json!(vec!["a"; 8000]));
+        let settings =
+            [&SHARED[..], &ONE_BIT, &["eval.max_new_tokens=24", "eval.sample_every=4", &prompts]].concat();
+        let begin =
+            ["--config", "tiny.json", "--device", "cpu", "--json", "--out", "run", "--rank-timeout", "1"];
+        let begun = Instant::now();
+        assert_success(&tiny.train_on_ranks(&[&begin[..], &on("2"), &set(&settings)].concat()));
+        let steps = tiny.records("run", "step");
+        let seconds = begun.elapsed().as_secs_f64() - steps[3]["seconds"].as_f64().expect("a number");
+        println!("{seconds} s besides the steps");
+        assert!(seconds > 3.0, "samples took no longer than the time-out: {seconds} s");
+    }
 
     #[test]
     #[ignore = "gate: compares learning over 60 steps"]

@@ -111,7 +111,7 @@ fn what_stages_cannot_do_is_refused_by_name() {
             "`train.recompute` = null makes none; set `train.recompute` to 1, or `ranks.pipeline` to 1",
         ),
         ("model.n_layer=1", "the model has 1; set it to at most 1"),
-        ("train.recompute=4", "`train.recompute` makes 1; set that to 1"),
+        ("train.recompute=4", "`train.recompute` makes 1; set it to 1"),
         ("memory.device_blocks=1", "set `memory.device_blocks` to 0"),
         ("ranks.exchange=bf16", "set `ranks.exchange` to \"exact\""),
         ("memory.shard=states", "set `memory.shard` to false"),
