@@ -9,10 +9,10 @@ pub(super) fn most(config: &Config) -> u64 {
     saves.with_latest_best().max(saves.with_old_best().unwrap_or(0)).saturating_add(1)
 }
 
-/// Saves of a run, its last included.
-pub(super) fn saves(config: &Config) -> u64 {
+/// Files of each rank's own. Two stay, while the next is written, unless the run saves less often.
+pub(super) fn own_files(config: &Config) -> u64 {
     let saves = Saves::of(config);
-    saves.saved(saves.before - 1) + 1
+    most(config).max(3).min(saves.saved(saves.before - 1) + 1)
 }
 
 /// Saves before the last step. A period of 0 means never.

@@ -274,13 +274,8 @@ impl Demand {
         let update_or_sum = updates.named.max(summed_tensors * learns.largest_sum(largest));
         // Initial weights are scaled in f32.
         let drawn = 2 * WIDE * footprint.largest_tensor;
-        // Whole parameters are divided: one rank has the largest.
         let all = placement.device_state_bytes();
-        let state = if has_owners {
-            all.div_ceil(ranks as u64).max(2 * stepped).max(owned_state(config, ranks))
-        } else {
-            all
-        };
+        let state = if has_owners { most_owned(config, ranks, [all, stepped]) } else { all };
 
         let part = |kind, at, returns, leaves| Part { kind, at, returns, leaves };
         let parts = vec![
@@ -429,12 +424,13 @@ fn kept_inputs(form: InputForm, bytes: u64) -> u64 {
     }
 }
 
-/// Muon's moments on the device, of the rank with most: owners are balanced by elements, and tables have two moments.
-fn owned_state(config: &Config, ranks: usize) -> u64 {
-    let rule = config.train.optimizer;
+/// Moments on the device, `all` bytes, of the rank with most. Whole parameters are divided, of at most `stepped` bytes.
+fn most_owned(config: &Config, ranks: usize, [all, stepped]: [u64; 2]) -> u64 {
+    let (rule, even) = (config.train.optimizer, all.div_ceil(ranks as u64).max(2 * stepped));
     if rule != OptimizerKind::Muon {
-        return 0;
+        return even;
     }
+    // Owners are balanced by elements, and tables have two moments.
     let parameters = config.model.parameters();
     let sizes: Vec<u64> = parameters.iter().map(ParameterInfo::elements).collect();
     let mut owned = vec![0; ranks];
@@ -444,7 +440,7 @@ fn owned_state(config: &Config, ranks: usize) -> u64 {
             owned[owner] += WIDE * parameter.elements() * (1 + u64::from(second));
         }
     }
-    owned.into_iter().max().unwrap_or(0)
+    owned.into_iter().fold(even, u64::max)
 }
 
 /// In the rare exchange, ranks sum alone.

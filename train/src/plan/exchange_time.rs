@@ -2,6 +2,8 @@
 
 use runs::config::{Config, ExchangeKind, Round, ShardKind};
 
+use super::Machine;
+
 /// Bounds of a time, in seconds: copies and exchange hidden as far as possible, and all waited for.
 type Bounds = [f64; 2];
 
@@ -19,9 +21,20 @@ pub(super) struct ExchangeTime {
 }
 
 impl ExchangeTime {
-    /// `sends` are seconds of a step, `exact` of an exact one. A step computes for `compute` seconds, in `groups` groups.
-    pub(super) fn new(config: &Config, [sends, exact]: [f64; 2], compute: f64, groups: u64) -> Self {
-        let ranks = &config.ranks;
+    /// Over several ranks whose link is known. The busiest card carries `bytes` in a step, and in an exact one. A step
+    /// computes for `compute` seconds, in `groups` groups.
+    pub(super) fn new(
+        config: &Config,
+        machine: &Machine,
+        bytes: [u64; 2],
+        compute: Option<f64>,
+        groups: u64,
+    ) -> Option<Self> {
+        if machine.ranks() == 1 {
+            return None;
+        }
+        let [sends, exact] = bytes.map(|bytes| machine.send_seconds(bytes));
+        let (ranks, sends, exact, compute) = (&config.ranks, sends?, exact?, compute?);
         let (one, round) = match (ranks.exchange, ranks.round.steps()) {
             (ExchangeKind::Rarely, Some(steps)) => (sends * steps as f64, Some(ranks.round.clone())),
             (ExchangeKind::Rarely, None) => (sends, Some(ranks.round.clone())),
@@ -37,7 +50,7 @@ impl ExchangeTime {
             // Gradients leave in the last group's pass.
             ShardKind::None => (0.0, compute / groups as f64),
         };
-        Self { one, exact: (warm_up, exact), open, beside, round }
+        Some(Self { one, exact: (warm_up, exact), open, beside, round })
     }
 
     pub(super) fn step(&self, step: Bounds) -> Bounds {

@@ -292,9 +292,8 @@ impl Plan {
     fn with_count(config: &Config, footprint: &Footprint, machine: &Machine) -> Self {
         let OfRank { config: own, footprint: own_footprint, machine: among, crossing, waiting, time, bubble } =
             &OfRank::new(config, footprint, machine);
-        let ranks = among.ranks();
+        let (ranks, budget) = (among.ranks(), machine.device_budget.unwrap_or(u64::MAX));
         let demand = Demand::new(own, own_footprint, ranks, machine.fuses());
-        let budget = machine.device_budget.unwrap_or(u64::MAX);
         let spilled = demand.spilled(budget);
         let [streamed_in, streamed_out] = demand.streamed(&spilled);
         let Exchanged { sent, carried, exact, link_in, link_out, residuals } =
@@ -309,8 +308,7 @@ impl Plan {
         let (working_set, checkpoints) = (demand.working_set(), checkpoints::most(config));
         let (checkpoint_bytes, own_bytes) =
             (saved::checkpoint_bytes(config), saved::own_bytes(config, machine.ranks()));
-        // Two stay, while the next is written.
-        let own_files = checkpoints.max(3).min(checkpoints::saves(config));
+        let own_files = checkpoints::own_files(config);
         let (stays, spills) = (working_set.min(budget), working_set.saturating_sub(budget));
         let LowerTiers { states_on_disk, optimizer_host_bytes, optimizer_disk_bytes, sinks, disk } =
             LowerTiers::divide(own, among, all_on_host, (spills, demand.least, pinned), [leaves, returns]);
@@ -323,11 +321,6 @@ impl Plan {
             let seconds = if bytes == 0 { 0.0 } else { bytes as f64 / machine.link_bytes_per_second? };
             Some(seconds / compute_seconds?)
         };
-
-        let exchange = machine.send_seconds(carried).zip(machine.send_seconds(exact)).zip(compute_seconds);
-        let exchange = exchange.filter(|_| machine.ranks() > 1).map(|((sends, exact), compute)| {
-            ExchangeTime::new(config, [sends, exact], compute, demand.groups())
-        });
 
         let disk_share = disk.seconds.unwrap_or(0.0) / compute_seconds.unwrap_or(f64::INFINITY);
         let link_share = times_compute(bytes_in.max(bytes_out));
@@ -364,7 +357,7 @@ impl Plan {
             send_seconds: machine.send_seconds(carried),
             residual_bytes: residuals,
             bubble: *bubble,
-            exchange,
+            exchange: ExchangeTime::new(config, machine, [carried, exact], compute_seconds, demand.groups()),
             ranks: config.ranks.clone(),
             compute_seconds,
             slowdown_hidden: hidden.map(|share| share.max(1.0)),
