@@ -134,20 +134,28 @@ fn a_validation_text_that_is_gone_is_kept_as_tokens_and_another_one_is_refused()
     assert_eq!(evaluated.last().expect("at the end")["best"], true, "{evaluated:?}");
 }
 
-#[test]
-fn a_token_that_cannot_be_read_costs_no_step_before_it() {
-    let tiny = Tiny::new();
+/// Settings to train on shards whose token `at` is none of the vocabulary.
+fn with_unreadable_token(tiny: &Tiny, at: usize) -> [&'static str; 3] {
     write_text(&tiny.join("book.txt"), 400);
     let prepare = ["prepare", "--input", "book.txt", "--tokenizer", "bytes", "--out", "set"];
     assert_success(&tiny.train(&prepare));
-    // Step 3 reads tokens 128 to 192, which follow a header.
     let shard = tiny.join("set/train-00000.bin");
     let mut bytes = fs::read(&shard).expect("reading");
-    bytes[1024 + 2 * 160..][..2].fill(0xFF);
+    // Tokens follow a header.
+    bytes[1024 + 2 * at..][..2].fill(0xFF);
     fs::write(&shard, bytes).expect("writing");
-    let data = r#"data={"source":"shards","path":"set","shuffle":false}"#;
-    let output =
-        tiny.attempt("run", &[data, r#"tokenizer={"kind":"file","path":"set"}"#, "eval.questions=[]"]);
+    [
+        r#"data={"source":"shards","path":"set","shuffle":false}"#,
+        r#"tokenizer={"kind":"file","path":"set"}"#,
+        "eval.questions=[]",
+    ]
+}
+
+#[test]
+fn a_token_that_cannot_be_read_costs_no_step_before_it() {
+    let tiny = Tiny::new();
+    // Step 3 reads tokens 128 to 192.
+    let output = tiny.attempt("run", &with_unreadable_token(&tiny, 160));
     assert_code(&output, 1);
     assert!(last_words(&output, tiny.path()).contains("set/train-00000.bin"), "{}", stderr(&output));
     assert_eq!((tiny.losses("run").len(), tiny.whole_checkpoints("run")), (2, vec![2]));
@@ -160,16 +168,8 @@ fn a_token_that_no_rank_can_read_costs_no_step_before_it() {
         return;
     }
     let tiny = Tiny::new();
-    write_text(&tiny.join("book.txt"), 400);
-    let prepare = ["prepare", "--input", "book.txt", "--tokenizer", "bytes", "--out", "set"];
-    assert_success(&tiny.train(&prepare));
-    // Step 3 reads tokens 256 to 384, which follow a header.
-    let shard = tiny.join("set/train-00000.bin");
-    let mut bytes = fs::read(&shard).expect("reading");
-    bytes[1024 + 2 * 300..][..2].fill(0xFF);
-    fs::write(&shard, bytes).expect("writing");
-    let data = r#"data={"source":"shards","path":"set","shuffle":false}"#;
-    let settings = [data, r#"tokenizer={"kind":"file","path":"set"}"#, "eval.questions=[]"];
+    // Step 3 reads tokens 256 to 384.
+    let settings = with_unreadable_token(&tiny, 300);
     let output = tiny.attempt_on("2", "run", &[&SHARED[..], &settings].concat());
     assert_code(&output, 1);
     assert!(stderr(&output).contains("set/train-00000.bin"), "{}", stderr(&output));
