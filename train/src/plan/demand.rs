@@ -15,9 +15,9 @@ use super::gathered::Gathered;
 use super::learned::Learned;
 use super::operations::Operations;
 use super::placement::{Placement, largest_block_matrix};
+use super::saved::moments_of;
 use super::{NARROW, WIDE};
 use crate::parameters::{Home, home};
-use crate::rule::keeps_second_moment;
 
 /// Tensors of the MLP's width in a pass, besides the tape.
 const WIDE_IN_PASS: u64 = 4;
@@ -436,8 +436,7 @@ fn most_owned(config: &Config, ranks: usize, [all, stepped]: [u64; 2]) -> u64 {
     let mut owned = vec![0; ranks];
     for (parameter, owner) in parameters.iter().zip(exchange::shards(&sizes, ranks)) {
         if home(config, parameter) == Home::Device {
-            let second = keeps_second_moment(rule, &parameter.name, parameter.shape.len());
-            owned[owner] += WIDE * parameter.elements() * (1 + u64::from(second));
+            owned[owner] += WIDE * moments_of(parameter, rule);
         }
     }
     owned.into_iter().fold(even, u64::max)

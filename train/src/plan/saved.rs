@@ -1,7 +1,7 @@
 //! Bytes of a checkpoint, and of what ranks save beside it.
 
 use models::ParameterInfo;
-use runs::config::{ChangesKind, Config, ExchangeKind};
+use runs::config::{ChangesKind, Config, ExchangeKind, OptimizerKind};
 
 use crate::parameters::{learned, saved};
 use crate::rule::keeps_second_moment;
@@ -33,9 +33,11 @@ pub(super) fn own_bytes(config: &Config, ranks: usize) -> u64 {
 
 fn moments(config: &Config) -> u64 {
     let kind = config.train.optimizer;
-    let moments = |parameter: &ParameterInfo| {
-        let second = keeps_second_moment(kind, &parameter.name, parameter.shape.len());
-        parameter.elements() * (1 + u64::from(second))
-    };
-    learned(config).iter().map(moments).sum()
+    learned(config).iter().map(|parameter| moments_of(parameter, kind)).sum()
+}
+
+/// Elements of a parameter's moments.
+pub(super) fn moments_of(parameter: &ParameterInfo, kind: OptimizerKind) -> u64 {
+    let second = keeps_second_moment(kind, &parameter.name, parameter.shape.len());
+    parameter.elements() * (1 + u64::from(second))
 }

@@ -75,8 +75,9 @@ impl Exchange {
 
     /// An error for local steps, else a warning.
     pub(crate) fn check_shares(&self, micro_batches: usize, ranks: &Ranks) -> anyhow::Result<()> {
-        let stages = if ranks.form_pipelines() { ranks.stages() } else { 1 };
-        let Some(text) = stages::idle_ranks(micro_batches, ranks.world(), stages) else { return Ok(()) };
+        let Some(text) = stages::idle_ranks(micro_batches, ranks.world(), ranks.stages()) else {
+            return Ok(());
+        };
         if matches!(self, Self::Periodic(_)) {
             return Err(BadInput(stages::refused(text)).into());
         }
